@@ -1,0 +1,1 @@
+"""Configurations: one file per published model, and studies (grids of runs)."""

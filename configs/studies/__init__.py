@@ -1,0 +1,1 @@
+"""Studies: grids of runs for launch.sweep."""

@@ -1,0 +1,1 @@
+"""Scripts and programs that start runs: quickstart, tests, sweeps."""

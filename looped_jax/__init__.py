@@ -1,0 +1,1 @@
+"""Looped (depth-recurrent) language models in JAX: train, measure and use them."""

@@ -1,0 +1,1 @@
+"""Measurements on trained models; each suite adds a part to summary.json."""

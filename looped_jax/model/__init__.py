@@ -1,0 +1,1 @@
+"""The network: pure Flax, no I/O, no globals."""

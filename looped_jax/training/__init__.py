@@ -1,0 +1,1 @@
+"""Losses, optimisers, the step, the trainer and what it writes."""
