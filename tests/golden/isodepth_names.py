@@ -1,4 +1,4 @@
-"""Parameter names of the published iso-depth model (arXiv:2604.21106), mapped to this project's tree."""
+"""Parameter names of the published iso-depth model (arXiv:2604.21106) in this project's tree."""
 
 import re
 from collections.abc import Mapping
@@ -7,6 +7,9 @@ import numpy as np
 
 STACKS = {"prelude": "prelude", "recur": "core", "coda": "coda"}
 LAYER = re.compile(r"transformer\.(prelude|recur|coda)\.(\d+)\.(.+)\.weight")
+PARTS = frozenset(
+    ("attn.c_q", "attn.c_k", "attn.c_v", "attn.c_proj", "mlp.c_fc", "mlp.c_proj", "n1", "n3")
+)
 # Published name → (path, whether it is a linear map, stored there as (out, in)).
 OUTSIDE = {
     "transformer.wte.weight": (("embed", "embedding"), False),
@@ -25,8 +28,8 @@ def to_params(arrays: Mapping[str, np.ndarray], prefix: str = "param/") -> dict:
     """The nested parameter tree of the arrays whose names start with `prefix`.
 
     Layers are stacked on axis 0, kernels become (in, out), and the q, k and v maps are joined to
-    `attn/qkv/kernel` (L, D, 3, A). Gradients (`prefix='grad/'`) map the same way. A name that is not
-    understood raises KeyError.
+    `attn/qkv/kernel` (L, D, 3, A). Gradients (`prefix='grad/'`) map the same way. A name that is
+    not understood raises KeyError.
     """
     params: dict = {}
     layers: dict[str, dict[int, dict[str, np.ndarray]]] = {}
@@ -46,10 +49,7 @@ def to_params(arrays: Mapping[str, np.ndarray], prefix: str = "param/") -> dict:
 
 
 def _stacked(layers: list[dict[str, np.ndarray]]) -> dict:
-    unknown = {part for layer in layers for part in layer} - {
-        *("attn.c_q", "attn.c_k", "attn.c_v", "attn.c_proj", "mlp.c_fc", "mlp.c_proj", "n1", "n3")
-    }
-    if unknown:
+    if unknown := {part for layer in layers for part in layer} - PARTS:
         raise KeyError(f"parts of a layer that are not understood: {sorted(unknown)}")
 
     def vectors(part: str) -> np.ndarray:
