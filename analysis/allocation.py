@@ -1,0 +1,141 @@
+"""Compute-optimal allocation: the minimum of the fitted law under the exact FLOPs function.
+
+At a budget C and one r, a width d fixes everything: N_eff(d), and D = C / FLOPs-per-token(d). The
+optimum is where a little more width gains as much as the tokens it costs. This is a definition of
+N*(C) and D*(C) of its own, not the vertices of `isoflop`; nothing here reads a parabola.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import elementwise
+
+from analysis.errors import NotIdentifiedError
+from analysis.flops import Architecture, WidthPolynomial
+from analysis.laws import FloatArray, Injection, JointLaw
+
+# The search reaches this factor beyond the widths of the runs; further out the law says nothing.
+WIDTH_REACH = 1e4
+
+
+@dataclass(frozen=True)
+class Optima:
+    """The compute-optimal model of one r at each budget.
+
+    budgets: (C,) FLOPs. The others are (C,), or (S, C) for S resampled laws: width, unique
+    non-embedding parameters, effective parameters, training tokens, loss in nats. nan where the
+    law has no optimum. `extrapolated` marks widths that no run of this r comes near.
+    """
+
+    r: float
+    budgets: FloatArray
+    d_model: FloatArray
+    n_params: FloatArray
+    n_effective: FloatArray
+    tokens: FloatArray
+    loss: FloatArray
+    extrapolated: np.ndarray
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with the standard deviation and the central 95 % of its bootstrap distribution."""
+
+    value: float
+    se: float
+    ci95: tuple[float, float]
+
+    @property
+    def text(self) -> str:
+        return f"{self.value:.3f} [{self.ci95[0]:.3f}, {self.ci95[1]:.3f}]"
+
+
+@dataclass(frozen=True)
+class EquivalentSize:
+    """What a model with r recurrences is worth beside the r = 1 model of the same width.
+
+    unique: its unique parameters over those of the r = 1 model; effective: the same with N_eff.
+    """
+
+    r: float
+    d_model: float
+    unique: float
+    effective: Estimate
+
+
+def optimal_allocation(
+    law: JointLaw, architecture: Architecture, injection: Injection, budgets: FloatArray
+) -> Optima:
+    """The optimum of one fitted law at every budget.
+
+    Raises NotIdentifiedError when a term of the law has vanished, so that no width is best.
+    """
+    optima = _minimise(law.params(), architecture, injection, np.asarray(budgets, np.float64))
+    if np.isnan(optima.loss).any():
+        raise NotIdentifiedError(
+            f"r = {architecture.r:g}: the fitted law (A = {law.A:.3g}, alpha = {law.alpha:.3g}, "
+            f"B = {law.B:.3g}, beta = {law.beta:.3g}) has no compute-optimal width within a factor "
+            f"{WIDTH_REACH:g} of the runs' widths"
+        )
+    return optima
+
+
+def resampled_allocation(
+    resamples: pd.DataFrame, architecture: Architecture, injection: Injection, budgets: FloatArray
+) -> Optima:
+    """The optima of S resampled laws (one a row: phi, alpha, beta, E, A, B) at once; arrays (S, C)."""
+    columns = {
+        name: resamples[name].to_numpy(np.float64)[:, None]
+        for name in ("phi", "alpha", "beta", "E", "A", "B")
+    }
+    return _minimise(columns, architecture, injection, np.asarray(budgets, np.float64))
+
+
+def _minimise(
+    params: Mapping[str, float | FloatArray],
+    architecture: Architecture,
+    injection: Injection,
+    budgets: FloatArray,
+) -> Optima:
+    n_effective = architecture.n_effective(params["phi"], injection)
+    cost = architecture.flops_per_token
+    alpha, beta, E, A, B = (params[name] for name in ("alpha", "beta", "E", "A", "B"))
+    with np.errstate(divide="ignore"):
+        log_gain, log_price = np.log(alpha * np.asarray(A)), np.log(beta * np.asarray(B))
+
+    def slope(log_d, log_gain, log_price, alpha, beta, linear, quadratic, log_budget):
+        """Log ratio of what width gains to what its tokens cost; falls with width, 0 at the optimum.
+
+        dL/dlog d = −αA·N^−α·ε_N + βB·D^−β·ε_f with ε the elasticities of N_eff and of the cost.
+        """
+        d = np.exp(log_d)
+        n = WidthPolynomial(linear, quadratic)
+        gain = log_gain - alpha * np.log(n(d)) + np.log(n.elasticity(d))
+        log_tokens = log_budget - np.log(cost(d))
+        return gain - (log_price - beta * log_tokens + np.log(cost.elasticity(d)))
+
+    # The root finder drops the elements it has finished, so everything that varies is an argument.
+    varying = np.broadcast_arrays(
+        log_gain, log_price, alpha, beta, n_effective.linear, n_effective.quadratic, np.log(budgets)
+    )
+    low = np.full(varying[0].shape, np.log(architecture.d_min / WIDTH_REACH))
+    high = np.full(varying[0].shape, np.log(architecture.d_max * WIDTH_REACH))
+    with np.errstate(invalid="ignore"):
+        found = elementwise.find_root(slope, (low, high), args=varying)
+        d = np.where(found.success, np.exp(found.x), np.nan)
+    tokens = budgets / cost(d)
+    n_eff = n_effective(d)
+    return Optima(
+        r=architecture.r,
+        budgets=budgets,
+        d_model=d,
+        n_params=architecture.n_params(d),
+        n_effective=n_eff,
+        tokens=tokens,
+        loss=E + A * n_eff**-alpha + B * tokens**-beta,
+        extrapolated=(d < architecture.d_min) | (d > architecture.d_max),
+    )
