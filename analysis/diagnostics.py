@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from analysis.laws import FloatArray
 
@@ -17,7 +18,7 @@ MIN_FLOPS_RATIO = 0.95
 #: C / 6ND falls smoothly as models grow (attention and readout lose weight); it never jumps up.
 MAX_FLOPS_JUMP = 1.5
 MAX_BUDGET_ERROR = 0.1
-#: A best run above this has learned little more than the frequency of tokens, or is no loss in nats.
+#: A best run above this has learned little beyond token frequencies, or is no loss in nats.
 HIGH_LOSS_NATS = 7.0
 #: How much N / d² may rise towards small widths before embeddings are suspected.
 MAX_DENSITY_RISE = 0.15
@@ -50,9 +51,9 @@ def flops_ratio(frame: pd.DataFrame) -> FloatArray:
     )
 
 
-def name_runs(frame: pd.DataFrame, mask: FloatArray) -> str:
+def name_runs(frame: pd.DataFrame, mask: NDArray[np.bool_]) -> str:
     """'3 of 40 runs (a, b, …)'."""
-    names = frame.loc[np.asarray(mask, bool), "run"]
+    names = frame.loc[mask, "run"]
     shown = ", ".join(str(name) for name in names[:3])
     return f"{len(names)} of {len(frame)} runs ({shown}{', …' if len(names) > 3 else ''})"
 

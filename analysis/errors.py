@@ -2,7 +2,7 @@
 
 
 class AnalysisError(Exception):
-    """A wrong call or unusable input. The message is one line: the thing, its value, what is allowed."""
+    """A wrong call or unusable input. The message is one line: thing, value, what is allowed."""
 
 
 class InputError(AnalysisError):

@@ -25,7 +25,7 @@ def book_injection(frame: pd.DataFrame, choice: Injection) -> pd.DataFrame:
 
     The injection runs in every recurrence but only maps the prelude's output into the loop, so
     either booking can be argued, and the fitted φ depends on it. The returned copy holds float64
-    ``n_once`` and ``n_rec`` as the law uses them and ``n_inject`` = 0, so booking twice is harmless.
+    ``n_once`` and ``n_rec`` as the law uses them and ``n_inject`` = 0: booking twice is harmless.
     """
     if choice not in INJECTIONS:
         raise AnalysisError(f"injection {choice!r}: choose one of {', '.join(INJECTIONS)}")
@@ -62,7 +62,7 @@ class ChinchillaLaw:
 class JointLaw:
     """L = E + A·(N_once + r^φ·N_rec)^−α + B·D^−β (arXiv:2604.21106).
 
-    φ says what one more recurrence is worth in parameters: 0, nothing; 1, as much as unshared layers.
+    φ says what recurrences are worth in parameters: 0, nothing; 1, as much as unshared layers.
     """
 
     E: float

@@ -40,7 +40,7 @@ NUMBERS = (
 COLUMNS = ("run", *NUMBERS)
 MAY_BE_ZERO = ("n_once", "n_rec", "n_inject")
 
-#: ln(268,000): a uniform guess over the largest vocabularies in use. Above it stands no loss in nats.
+#: ln(268,000), a uniform guess over the largest vocabularies in use: no loss in nats is higher.
 MAX_LOSS_NATS = 12.5
 
 Group = Literal["min"]
@@ -228,7 +228,7 @@ def _read_folder(root: Path) -> tuple[pd.DataFrame, pd.Series, list[Dropped], st
 
 
 def _run_folders(root: Path) -> Iterator[Path]:
-    """Folders with a status or a summary, in the order of their names; not what lies within them."""
+    """Folders with a status or a summary, by name; what lies inside them is not searched."""
     for parent, folders, files in os.walk(root):
         folders.sort()
         if "status.json" in files or "summary.json" in files:
