@@ -1,0 +1,191 @@
+"""One transformer layer and stacks of layers: norms, rotary positions, attention, MLPs.
+
+Parameters are float32; matrices are applied in the compute dtype with float32 accumulation,
+norms and softmax in float32. Kernels are (in, out). Logical axis names ("embed", "heads", "mlp",
+"vocab", "layers", ...) are attached to every parameter; parallel.py maps them to mesh axes.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from looped_jax.model.config import ModelConfig
+
+Array = jax.Array
+
+
+def kernel_init(config: ModelConfig, fan_in: int) -> nn.initializers.Initializer:
+    """Initialiser of a matrix: uniform with variance 1 / fan_in, or a plain normal."""
+    if config.init == "normal":
+        return nn.initializers.normal(config.init_std)
+    limit = (3.0 / fan_in) ** 0.5
+    return lambda key, shape, dtype=jnp.float32: jax.random.uniform(
+        key, shape, dtype, minval=-limit, maxval=limit
+    )
+
+
+def matmul(x: Array, kernel: Array, dtype: jnp.dtype) -> Array:
+    """x (..., I) times kernel (I, O) in `dtype`, accumulated in float32."""
+    product = jnp.matmul(x.astype(dtype), kernel.astype(dtype), preferred_element_type=jnp.float32)
+    return product.astype(dtype)
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x), times a learned scale unless `scale` is false; computed in float32."""
+
+    epsilon: float
+    scale: bool = True
+
+    @nn.compact
+    def __call__(self, x_BTD: Array) -> Array:
+        x32 = x_BTD.astype(jnp.float32)
+        inverse = jax.lax.rsqrt(jnp.mean(jnp.square(x32), -1, keepdims=True) + self.epsilon)
+        y = x32 * inverse
+        if self.scale:
+            init = nn.with_logical_partitioning(nn.initializers.ones, ("norm",))
+            scale_D = self.param("scale", init, (x_BTD.shape[-1],))
+            y = y * scale_D.reshape((1,) * (x_BTD.ndim - 1) + (-1,))
+        return y.astype(x_BTD.dtype)
+
+
+def rotary_angles(config: ModelConfig, positions_BT: Array) -> tuple[Array, Array]:
+    """(cos, sin), each (B, T, 1, head_dim / 2) in float32, for given positions in tokens."""
+    half = config.head_dim // 2
+    frequency = config.rope_base ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    angle = positions_BT[..., None, None].astype(jnp.float32) * frequency[None, None, None, :]
+    return jnp.cos(angle), jnp.sin(angle)
+
+
+def rotate(config: ModelConfig, x_BTHd: Array, cos: Array, sin: Array) -> Array:
+    """Applies rotary positions; pairs are (i, i + d/2) or (2i, 2i + 1) by `positions`."""
+    cos, sin = cos.astype(x_BTHd.dtype), sin.astype(x_BTHd.dtype)
+    if config.positions == "rope_half":
+        a, b = jnp.split(x_BTHd, 2, axis=-1)
+        return jnp.concatenate([a * cos + b * sin, b * cos - a * sin], axis=-1)
+    a, b = x_BTHd[..., 0::2], x_BTHd[..., 1::2]
+    return jnp.stack([a * cos - b * sin, b * cos + a * sin], axis=-1).reshape(x_BTHd.shape)
+
+
+def causal_attention(q_BTHd: Array, k_BSHd: Array, v_BSHd: Array, kernel: str) -> Array:
+    """Causal softmax attention at scale d^-1/2; scores and softmax in float32.
+
+    `kernel` "cudnn" calls the fused GPU kernel (bfloat16 on NVIDIA only, an error elsewhere);
+    "xla" is plain matrix products.
+    """
+    if kernel == "cudnn":
+        return jax.nn.dot_product_attention(
+            q_BTHd, k_BSHd, v_BSHd, is_causal=True, implementation="cudnn"
+        )
+    T, d = q_BTHd.shape[1], q_BTHd.shape[3]
+    scores_BHTS = jnp.einsum(
+        "BTHd,BSHd->BHTS", q_BTHd, k_BSHd, preferred_element_type=jnp.float32
+    ) * (d**-0.5)
+    visible_TS = jnp.tril(jnp.ones((T, T), bool))
+    scores_BHTS = jnp.where(visible_TS[None, None], scores_BHTS, jnp.float32(-jnp.inf))
+    weights_BHTS = jax.nn.softmax(scores_BHTS, axis=-1).astype(v_BSHd.dtype)
+    return jnp.einsum("BHTS,BSHd->BTHd", weights_BHTS, v_BSHd)
+
+
+class Attention(nn.Module):
+    """Multi-head causal self-attention with rotary positions, optional QK norm and QK bias."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x_BTD: Array, angles: tuple[Array, Array] | None) -> Array:
+        c = self.config
+        dtype = jnp.dtype(c.compute_dtype)
+        B, T, D = x_BTD.shape
+        init = kernel_init(c, D)
+        qkv_D3A = Kernel((D, 3, c.attention_width), init, ("embed", "qkv", "heads"), name="qkv")()
+        qkv = matmul(x_BTD, qkv_D3A.reshape(D, 3 * c.attention_width), dtype)
+        q, k, v = (part.reshape(B, T, c.heads, c.head_dim) for part in jnp.split(qkv, 3, axis=-1))
+        if c.qk_bias:
+            bias_init = nn.with_logical_partitioning(nn.initializers.zeros, ("qkv", "heads"))
+            bias = self.param("qk_bias", bias_init, (2, c.attention_width)).astype(dtype)
+            bias = bias.reshape(2, 1, 1, c.heads, c.head_dim)
+            q, k = q + bias[0], k + bias[1]
+        if angles is not None:
+            q, k = rotate(c, q, *angles), rotate(c, k, *angles)
+        if c.qk_norm:
+            norm = RMSNorm(c.norm_epsilon, scale=False)
+            q, k = norm(q), norm(k)
+        mixed = causal_attention(q, k, v, c.attention).reshape(B, T, c.attention_width)
+        out_init = kernel_init(c, c.attention_width)
+        out_AD = Kernel((c.attention_width, D), out_init, ("heads", "embed"), name="out")()
+        return matmul(mixed, out_AD, dtype)
+
+
+class Kernel(nn.Module):
+    """One matrix under its own name, so that every matrix of the tree is `name/kernel`."""
+
+    shape: tuple[int, ...]
+    initializer: nn.initializers.Initializer
+    axes: tuple[str, ...]
+
+    @nn.compact
+    def __call__(self) -> Array:
+        return self.param(
+            "kernel", nn.with_logical_partitioning(self.initializer, self.axes), self.shape
+        )
+
+
+class MLP(nn.Module):
+    """relu(x W)^2 W', or (silu(x W_gate) * x W_up) W'."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x_BTD: Array) -> Array:
+        c = self.config
+        dtype = jnp.dtype(c.compute_dtype)
+        D, F = c.width, c.mlp_hidden
+        init = kernel_init(c, D)
+        if c.mlp == "relu2":
+            up_DF = Kernel((D, F), init, ("embed", "mlp"), name="up")()
+            hidden_BTF = jnp.square(jax.nn.relu(matmul(x_BTD, up_DF, dtype)))
+        else:
+            kernel_D2F = Kernel((D, 2, F), init, ("embed", "gate_up", "mlp"), name="gate_up")()
+            gate_up = matmul(x_BTD, kernel_D2F.reshape(D, 2 * F), dtype)
+            gate, up = jnp.split(gate_up, 2, axis=-1)
+            hidden_BTF = jax.nn.silu(gate) * up
+        hidden_BTF = nn.with_logical_constraint(hidden_BTF, ("batch", "length", "mlp"))
+        down_FD = Kernel((F, D), kernel_init(c, F), ("mlp", "embed"), name="down")()
+        return matmul(hidden_BTF, down_FD, dtype)
+
+
+class Layer(nn.Module):
+    """One layer. pre_norm: x + f(norm x). sandwich: norm(f(norm x) + x) (arXiv:2502.05171)."""
+
+    config: ModelConfig
+    deterministic: bool = True
+
+    @nn.compact
+    def __call__(self, x_BTD: Array, angles: tuple[Array, Array] | None) -> tuple[Array, None]:
+        c = self.config
+        norm = lambda name: RMSNorm(c.norm_epsilon, name=name)
+        drop = nn.Dropout(c.dropout, deterministic=self.deterministic)
+        x_BTD = x_BTD + drop(Attention(c, name="attn")(norm("attn_norm")(x_BTD), angles))
+        if c.layer == "sandwich":
+            x_BTD = norm("attn_post_norm")(x_BTD)
+        x_BTD = x_BTD + drop(MLP(c, name="mlp")(norm("mlp_norm")(x_BTD)))
+        if c.layer == "sandwich":
+            x_BTD = norm("mlp_post_norm")(x_BTD)
+        return nn.with_logical_constraint(x_BTD, ("batch", "length", "embed")), None
+
+
+def layer_stack(config: ModelConfig, layers: int, *, deterministic: bool, name: str) -> nn.Module:
+    """`layers` distinct layers, parameters stacked on axis 0 under `name`, scanned.
+
+    Call it as (x_BTD, angles) -> (y_BTD, None).
+    """
+    layer = nn.remat(Layer, prevent_cse=False) if config.remat == "layer" else Layer
+    stack = nn.scan(
+        layer,
+        variable_axes={"params": 0},
+        split_rngs={"params": True, "dropout": True},
+        in_axes=nn.broadcast,
+        length=layers,
+        metadata_params={nn.PARTITION_NAME: "layers"},
+    )
+    return stack(config, deterministic, name=name)

@@ -1,0 +1,206 @@
+"""LoopedLM: embed -> prelude -> recurrence -> coda -> readout, each callable alone."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from looped_jax.model import recurrence
+from looped_jax.model.block import Recurrence
+from looped_jax.model.config import ModelConfig
+from looped_jax.model.layers import Kernel, RMSNorm, kernel_init, layer_stack, rotary_angles
+
+Array = jax.Array
+
+
+class LoopedLM(nn.Module):
+    """A looped language model. Tokens are int32 (B, T); activations are in the compute dtype.
+
+    `deterministic` turns dropout off (evaluation); training with dropout needs a "dropout" rng,
+    and a model that starts from noise a "state" rng.
+    """
+
+    config: ModelConfig
+    deterministic: bool = True
+
+    def setup(self) -> None:
+        c = self.config
+        table = nn.initializers.normal(c.embedding_init_std)
+        self._embedding = nn.Embed(
+            c.vocab_size,
+            c.width,
+            embedding_init=nn.with_logical_partitioning(table, ("vocab", "embed")),
+            name="embed",
+        )
+        if c.positions == "learned":
+            self._positions = nn.Embed(
+                c.max_length,
+                c.width,
+                embedding_init=nn.with_logical_partitioning(table, ("positions", "embed")),
+                name="positions",
+            )
+        if c.embedding_norm:
+            self._embed_norm = RMSNorm(c.norm_epsilon, name="embed_norm")
+        stack = lambda layers, name: layer_stack(
+            c, layers, deterministic=self.deterministic, name=name
+        )
+        if c.prelude_layers:
+            self._prelude = stack(c.prelude_layers, "prelude")
+        self._recurrence = Recurrence(c, self.deterministic)
+        # The recurrence's parameters lie beside the prelude's and the coda's in the tree.
+        nn.share_scope(self, self._recurrence)
+        if c.coda_layers:
+            self._coda = stack(c.coda_layers, "coda")
+        if c.readout_norm != "none" and not c.share_state_and_final_norm:
+            self._final_norm = RMSNorm(c.norm_epsilon, name="final_norm")
+        if not c.tied_head:
+            init = nn.initializers.normal(c.head_init_std)
+            self._head = Kernel((c.width, c.vocab_size), init, ("embed", "vocab"), name="head")
+
+    def embed(self, tokens_BT: Array) -> Array:
+        """Token (and learned position) embeddings (B, T, D) in the compute dtype.
+
+        Raises:
+          ValueError: the sequence is longer than `max_length`.
+        """
+        c = self.config
+        T = tokens_BT.shape[1]
+        if c.max_length < T:
+            raise ValueError(f"sequence of {T} tokens; allowed: model.max_length = {c.max_length}")
+        x_BTD = self._embedding(tokens_BT) * c.embedding_scale
+        if c.positions == "learned":
+            x_BTD = x_BTD + self._positions(jnp.arange(T))[None]
+        if c.embedding_norm:
+            x_BTD = self._embed_norm(x_BTD)
+        x_BTD = x_BTD.astype(jnp.dtype(c.compute_dtype))
+        return nn.with_logical_constraint(x_BTD, ("batch", "length", "embed"))
+
+    def angles(self, length: int) -> tuple[Array, Array] | None:
+        """Rotary (cos, sin), (1, T, 1, head_dim / 2); None with learned positions."""
+        if self.config.positions == "learned":
+            return None
+        return rotary_angles(self.config, jnp.arange(length)[None])
+
+    def prelude(self, x_BTD: Array) -> Array:
+        """e, what every recurrence sees."""
+        if not self.config.prelude_layers:
+            return x_BTD
+        return self._prelude(x_BTD, self.angles(x_BTD.shape[1]))[0]
+
+    def initial_state(self, input_BTD: Array) -> Array:
+        """h⁰: (B, T, D), or (K, B, T, D) with hyperconnections."""
+        noise = self.config.initial_state == "noise"
+        return self._recurrence.initial(input_BTD, self.make_rng("state") if noise else None)
+
+    def recur(self, state: Array, input_BTD: Array, index: Array | int) -> Array:
+        """The state after recurrence number `index` (from 0)."""
+        angles = self.angles(input_BTD.shape[1])
+        return self._recurrence(state, input_BTD, angles, jnp.asarray(index, jnp.int32))
+
+    def recur_all(self, state: Array, input_BTD: Array, recurrences: int | Array) -> Array:
+        """The state after `recurrences` recurrences (int, traced int32 scalar, or int32 (B,)).
+
+        Raises:
+          ValueError: a depth below 1, above the lane table, or above the saved trajectory.
+        """
+        c = self.config
+        self._check_depth(recurrences)
+        if self.is_initializing():
+            return self.recur(state, input_BTD, 0)
+        step, params, constants = self._pure_step(input_BTD.shape[1])
+        depth: int | Array = recurrences
+        if not isinstance(recurrences, int) and recurrences.ndim == 1:
+            constants["depth_B"], depth = recurrences, jnp.max(recurrences)
+        capacity = depth if isinstance(depth, int) else c.max_recurrences
+        return recurrence.loop(
+            step, params, state, input_BTD, constants, depth,
+            capacity=capacity, window=c.backprop_recurrences,
+        )  # fmt: skip
+
+    def trajectory(self, state: Array, input_BTD: Array, recurrences: int) -> Array:
+        """The states after every recurrence, (R, B, T, D) or (R, K, B, T, D)."""
+        self._check_depth(recurrences)
+        if self.is_initializing():
+            return self.recur(state, input_BTD, 0)[None]
+        step, params, constants = self._pure_step(input_BTD.shape[1])
+        return recurrence.trajectory(step, params, state, input_BTD, constants, recurrences)
+
+    def coda(self, state: Array) -> Array:
+        """h (B, T, D) after the coda's layers."""
+        h_BTD = self._recurrence.read(state)
+        if not self.config.coda_layers:
+            return h_BTD
+        return self._coda(h_BTD, self.angles(h_BTD.shape[1]))[0]
+
+    def readout_input(self, h_BTD: Array, *, last: bool = True) -> Array:
+        """What the head multiplies: h, normalised where the readout normalises this loop."""
+        c = self.config
+        if c.readout_norm == "none" or (c.readout_norm == "last" and not last):
+            return h_BTD
+        norm = self._recurrence.state_norm if c.share_state_and_final_norm else self._final_norm
+        return norm(h_BTD)
+
+    def head_kernel(self) -> Array:
+        """The unembedding (D, V), float32."""
+        return self._embedding.embedding.T if self.config.tied_head else self._head()
+
+    def readout(self, h_BTD: Array, *, last: bool = True) -> Array:
+        """Logits (B, T, V) in float32, softcapped as the config says."""
+        c = self.config
+        x_BTD = self.readout_input(h_BTD, last=last)
+        kernel = self.head_kernel().astype(x_BTD.dtype)
+        logits = jnp.matmul(x_BTD, kernel, preferred_element_type=jnp.float32)
+        return c.softcap * jnp.tanh(logits / c.softcap) if c.softcap else logits
+
+    def hidden(
+        self,
+        tokens_BT: Array,
+        recurrences: int | Array | None = None,
+        initial_state: Array | None = None,
+    ) -> Array:
+        """h (B, T, D) after the coda; `recurrences` None means the config's."""
+        input_BTD = self.prelude(self.embed(tokens_BT))
+        state = self.initial_state(input_BTD) if initial_state is None else initial_state
+        depth = self.config.recurrences if recurrences is None else recurrences
+        return self.coda(self.recur_all(state, input_BTD, depth))
+
+    def __call__(
+        self,
+        tokens_BT: Array,
+        recurrences: int | Array | None = None,
+        initial_state: Array | None = None,
+    ) -> Array:
+        """Logits (B, T, V) in float32 after `recurrences` recurrences."""
+        return self.readout(self.hidden(tokens_BT, recurrences, initial_state))
+
+    def _check_depth(self, recurrences: int | Array) -> None:
+        c = self.config
+        if not isinstance(recurrences, int):
+            return
+        most = c.recurrences if c.injection == "hyperconnect" else None
+        if recurrences < 1 or (most and recurrences > most):
+            allowed = f"1 to {most} (rows of the lane table)" if most else "1 or more"
+            raise ValueError(f"recurrences = {recurrences}; allowed: {allowed}")
+
+    def _pure_step(self, length: int):
+        """The recurrence as a pure function, its parameters, and its constants."""
+        block = Recurrence(self.config, self.deterministic, parent=None)
+        dropout = self.config.dropout > 0 and not self.deterministic
+        constants = {"angles": self.angles(length)}
+        if dropout:
+            constants["dropout"] = self.make_rng("dropout")
+
+        def step(params, state, input_BTD, constants, index):
+            rngs = {}
+            if dropout:
+                rngs["dropout"] = jax.random.fold_in(constants["dropout"], index)
+            new = block.apply(
+                {"params": params}, state, input_BTD, constants["angles"], index, rngs=rngs
+            )
+            if "depth_B" not in constants:
+                return new
+            alive_B = index < constants["depth_B"]
+            return jnp.where(jnp.expand_dims(alive_B, (-2, -1)), new, state)
+
+        names = ("core", "injection", "lanes", "state_norm")
+        params = {k: v for k, v in self.variables["params"].items() if k in names}
+        return step, nn.unbox(params), constants
