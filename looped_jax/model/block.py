@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from looped_jax.model.config import ModelConfig
-from looped_jax.model.layers import Kernel, RMSNorm, kernel_init, layer_stack, matmul
+from looped_jax.model.layers import RMSNorm, kernel_init, layer_stack, matmul
 
 Array = jax.Array
 
@@ -117,7 +117,7 @@ class Recurrence(nn.Module):
         return self._normed(self._core(x_BTD, angles)[0])
 
     def read(self, state: Array) -> Array:
-        """(B, T, D) that the coda reads: the state, normalised if only the last one is, or Σ lanes."""
+        """What the coda reads, (B, T, D): Σ lanes, or the state, normalised if only the last is."""
         if self.config.injection == "hyperconnect":
             return jnp.sum(state, axis=0)
         return self.state_norm(state) if self.config.state_norm == "last" else state

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from looped_jax.model import recurrence
 from looped_jax.model.block import Recurrence
 from looped_jax.model.config import ModelConfig
-from looped_jax.model.layers import Kernel, RMSNorm, kernel_init, layer_stack, rotary_angles
+from looped_jax.model.layers import Kernel, RMSNorm, layer_stack, rotary_angles
 
 Array = jax.Array
 
