@@ -43,15 +43,40 @@ class Optima:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with the standard deviation and the central 95 % of its bootstrap distribution."""
+    """A value with the standard deviation and central 95 % of its resamples (None without any)."""
 
     value: float
-    se: float
-    ci95: tuple[float, float]
+    se: float | None
+    ci95: tuple[float, float] | None
 
-    @property
-    def text(self) -> str:
-        return f"{self.value:.3f} [{self.ci95[0]:.3f}, {self.ci95[1]:.3f}]"
+    def text(self, digits: int = 3) -> str:
+        if self.ci95 is None:
+            return f"{self.value:.{digits}f}"
+        low, high = self.ci95
+        return f"{self.value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Exponents of N*(C) and D*(C) of one r under the fitted law, and their sum."""
+
+    r: float
+    n_params: Estimate
+    tokens: Estimate
+    total: float
+
+
+@dataclass(frozen=True)
+class FrontierGap:
+    """L*_r(C) − L*_1(C) in nats: what looping costs (or gains, below 0) at equal compute.
+
+    budgets, gap: (C,); ci95: the two ends, (C,) each, or None without resamples.
+    """
+
+    r: float
+    budgets: FloatArray
+    gap: FloatArray
+    ci95: tuple[FloatArray, FloatArray] | None
 
 
 @dataclass(frozen=True)
@@ -87,7 +112,7 @@ def optimal_allocation(
 def resampled_allocation(
     resamples: pd.DataFrame, architecture: Architecture, injection: Injection, budgets: FloatArray
 ) -> Optima:
-    """The optima of S resampled laws (one a row: phi, alpha, beta, E, A, B) at once; arrays (S, C)."""
+    """The optima of S laws at once, one a row (phi, alpha, beta, E, A, B); arrays (S, C)."""
     columns = {
         name: resamples[name].to_numpy(np.float64)[:, None]
         for name in ("phi", "alpha", "beta", "E", "A", "B")
@@ -108,7 +133,7 @@ def _minimise(
         log_gain, log_price = np.log(alpha * np.asarray(A)), np.log(beta * np.asarray(B))
 
     def slope(log_d, log_gain, log_price, alpha, beta, linear, quadratic, log_budget):
-        """Log ratio of what width gains to what its tokens cost; falls with width, 0 at the optimum.
+        """Log ratio of what width gains to what its tokens cost; falling, 0 at the optimum.
 
         dL/dlog d = −αA·N^−α·ε_N + βB·D^−β·ε_f with ε the elasticities of N_eff and of the cost.
         """
@@ -139,3 +164,73 @@ def _minimise(
         loss=E + A * n_eff**-alpha + B * tokens**-beta,
         extrapolated=(d < architecture.d_min) | (d > architecture.d_max),
     )
+
+
+def frontier_gap(
+    optima: Optima, reference: Optima, resampled: Optima | None, resampled_reference: Optima | None
+) -> FrontierGap:
+    """The gap of two frontiers over the same budgets, its band from the same resamples of both."""
+    interval = None
+    if resampled is not None and resampled_reference is not None:
+        low, high = _central(resampled.loss - resampled_reference.loss)
+        interval = (low, high)
+    return FrontierGap(optima.r, optima.budgets, optima.loss - reference.loss, interval)
+
+
+def equivalent_size(
+    law: JointLaw,
+    architecture: Architecture,
+    reference: Architecture,
+    injection: Injection,
+    phi_resamples: FloatArray | None,
+) -> EquivalentSize:
+    """Compare r with r = 1 at the same width, the middle of the runs' widths on a log scale."""
+    d = float(np.sqrt(architecture.d_min * architecture.d_max))
+    whole = reference.n_effective(law.phi, injection)(d)
+
+    def ratio(phi):
+        return architecture.n_effective(phi, injection)(d) / whole
+
+    return EquivalentSize(
+        r=architecture.r,
+        d_model=d,
+        unique=float(architecture.n_params(d) / reference.n_params(d)),
+        effective=estimate(
+            float(ratio(law.phi)), None if phi_resamples is None else ratio(phi_resamples)
+        ),
+    )
+
+
+def growth(optima: Optima, resampled: Optima | None) -> Growth:
+    """N* ∝ C^a and D* ∝ C^b over the budgets given: slopes on log-log axes, resample by resample.
+
+    The FLOPs function has a term linear in width, so the slope drifts slowly with C; this is its
+    mean over the range, and a + b is above 1.
+    """
+
+    def slope(values: FloatArray) -> FloatArray:
+        x = np.log(optima.budgets) - np.log(optima.budgets).mean()
+        return np.asarray(np.log(values) @ x / (x @ x))
+
+    def of(name: str) -> Estimate:
+        draws = None if resampled is None else slope(getattr(resampled, name))
+        return estimate(float(slope(getattr(optima, name))), draws)
+
+    a, b = of("n_params"), of("tokens")
+    return Growth(optima.r, a, b, a.value + b.value)
+
+
+def estimate(value: float, resamples: FloatArray | None) -> Estimate:
+    """A point estimate with its bootstrap spread; resamples without a value (nan) are left out."""
+    if resamples is None:
+        return Estimate(value, None, None)
+    finite = resamples[np.isfinite(resamples)]
+    if len(finite) < 2:
+        return Estimate(value, None, None)
+    low, high = _central(finite)
+    return Estimate(value, float(finite.std(ddof=1)), (float(low), float(high)))
+
+
+def _central(resamples: FloatArray) -> tuple[FloatArray, FloatArray]:
+    low, high = np.nanpercentile(resamples, [2.5, 97.5], axis=0)
+    return low, high
