@@ -1,4 +1,4 @@
-"""A small synthetic study as run folders: what a laptop measures in ten minutes, with known truth."""
+"""A small synthetic study with known truth, of the size a laptop measures in ten minutes."""
 
 from __future__ import annotations
 
