@@ -1,0 +1,184 @@
+"""Token data to batches. The batch of a step is a function of the step and nothing else.
+
+A split is divided into windows of T + 1 tokens that overlap by one, so that every token is a target
+once. Training visits the windows in a random order, a new one each epoch; position is one integer,
+the step, so a run resumes anywhere and on any number of processes.
+"""
+
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import grain
+import numpy as np
+
+from looped_jax.data.shards import TokenData
+from looped_jax.errors import UserError
+
+# One element of the grain data set holds whole batches of about this many tokens together:
+# grain's cost per element (about 0.1 ms) is then paid once for many small batches.
+BLOCK_TOKENS = 1 << 16
+PREFETCHED_BLOCKS = 4
+LAST_BLOCK = 1 << 40
+
+
+def train_batches(
+    data: TokenData,
+    *,
+    sequence_length: int,
+    batch_size: int,
+    seed: int,
+    start_step: int,
+    process_index: int = 0,
+    process_count: int = 1,
+) -> "TrainBatches":
+    """Endless training batches from `start_step` on, prepared in a background thread.
+
+    Args:
+      data: prepared data.
+      sequence_length: T, targets a window.
+      batch_size: windows a step over all processes.
+      seed: chooses the order of the windows, in every epoch.
+      start_step: the step whose batch comes first.
+      process_index, process_count: this process takes its contiguous rows of the global batch;
+        the global batch does not depend on the number of processes.
+
+    Returns:
+      An iterator of {'tokens': int32 (batch_size / process_count, T + 1)}. `close` ends its thread.
+
+    Raises UserError if the split has less than one window or processes do not divide the batch.
+    """
+    n_windows = count_train_windows(data, sequence_length)
+    rows = _rows_of_process(batch_size, process_index, process_count)
+    if seed < 0 or start_step < 0:
+        raise UserError(f"seed={seed} and start_step={start_step} have to be 0 or more")
+    steps_a_block = max(1, BLOCK_TOKENS // (len(rows) * (sequence_length + 1)))
+
+    def read_block(block: int) -> np.ndarray:
+        first = start_step + block * steps_a_block
+        steps = np.arange(first, first + steps_a_block)
+        positions = (steps[:, None] * batch_size + rows[None, :]).ravel()
+        windows = shuffled_windows(positions, n_windows, seed)
+        tokens = data.train.windows(windows * sequence_length, sequence_length + 1)
+        return tokens.reshape(steps_a_block, len(rows), sequence_length + 1)
+
+    return TrainBatches(grain.MapDataset.range(LAST_BLOCK).map(read_block))
+
+
+def shuffled_windows(positions: np.ndarray, n_windows: int, seed: int) -> np.ndarray:
+    """Windows at these positions of the endless shuffled order: int64, like `positions`.
+
+    Each epoch is a permutation of all windows; (seed, epoch) chooses it.
+    """
+    windows = np.empty_like(positions)
+    epochs = positions // n_windows
+    for epoch in np.unique(epochs):
+        epoch_seed = int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0])
+        for i in np.flatnonzero(epochs == epoch):
+            windows[i] = grain.experimental.index_shuffle(
+                index=int(positions[i] - epoch * n_windows),
+                max_index=n_windows - 1,
+                seed=epoch_seed,
+                rounds=4,
+            )
+    return windows
+
+
+class TrainBatches(Iterator[dict[str, np.ndarray]]):
+    """Takes batches out of a data set of blocks (steps, B, T + 1), which grain reads ahead."""
+
+    def __init__(self, blocks: grain.MapDataset):
+        options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=PREFETCHED_BLOCKS)
+        self._blocks: Any = iter(blocks.to_iter_dataset(options))
+        # Also closes at interpreter exit, where grain's own clean-up comes too late.
+        self.close = weakref.finalize(self, self._blocks.close)
+        self._block: Iterator[np.ndarray] = iter(())
+
+    def __next__(self) -> dict[str, np.ndarray]:
+        try:
+            tokens_BT = next(self._block)
+        except StopIteration:
+            self._block = iter(next(self._blocks))
+            tokens_BT = next(self._block)
+        return {"tokens": tokens_BT}
+
+
+def validation_batches(
+    data: TokenData,
+    *,
+    sequence_length: int,
+    batch_size: int,
+    max_windows: int | None = None,
+    process_index: int = 0,
+    process_count: int = 1,
+) -> Iterator[dict[str, np.ndarray]]:
+    """The held-out text in order, every token but the first a target exactly once.
+
+    Args:
+      data: prepared data.
+      sequence_length: T, targets a window.
+      batch_size: windows a batch over all processes; each process takes its contiguous rows.
+      max_windows: only this many windows from the start; None for all.
+
+    Returns:
+      An iterator, equally long in each process, of
+        'tokens' int32 (B, T + 1),
+        'mask'   bool  (B, T): whether the target is there; False where rows or the last window
+                 are filled up with end-of-text tokens,
+        'bytes'  int32 (B, T): bytes of text the target covers, 0 under the mask, so that
+                 Σ nats · mask / (ln 2 · Σ bytes) is bits per byte.
+
+    Raises UserError if there is no target or processes do not divide the batch.
+    """
+    rows = _rows_of_process(batch_size, process_index, process_count)
+    if sequence_length < 1 or (max_windows is not None and max_windows < 1):
+        raise UserError(
+            f"sequence_length={sequence_length} and max_windows={max_windows} have to be 1 or more"
+        )
+    n_targets = len(data.validation) - 1
+    n_windows = -(-n_targets // sequence_length)
+    if max_windows is not None and max_windows < n_windows:
+        n_windows, n_targets = max_windows, max_windows * sequence_length
+    return _validation_batches(data, sequence_length, batch_size, rows, n_windows, n_targets)
+
+
+def _validation_batches(
+    data: TokenData, T: int, batch_size: int, rows: np.ndarray, n_windows: int, n_targets: int
+) -> Iterator[dict[str, np.ndarray]]:
+    for first in range(0, n_windows, batch_size):
+        start = (first + int(rows[0])) * T
+        targets = np.arange(start, start + len(rows) * T).reshape(len(rows), T)
+        mask = targets < n_targets
+        length = len(rows) * T + 1
+        flat = np.full(length, data.end_of_text_id, np.int32)
+        covered = np.zeros(length, np.int32)
+        if start < n_targets:
+            found = data.validation.read(start, min(length, n_targets + 1 - start))
+            flat[: len(found)] = found
+            covered[: len(found)] = data.validation_bytes.read(start, len(found))
+        windows = np.lib.stride_tricks.sliding_window_view(flat, T + 1)[::T]
+        yield {
+            "tokens": np.ascontiguousarray(windows),
+            "mask": mask,
+            "bytes": covered[1:].reshape(len(rows), T),
+        }
+
+
+def count_train_windows(data: TokenData, sequence_length: int) -> int:
+    """Windows in one epoch. Raises UserError if there is not even one."""
+    if sequence_length < 1:
+        raise UserError(f"sequence_length={sequence_length} has to be 1 or more")
+    n_windows = (len(data.train) - 1) // sequence_length
+    if n_windows < 1:
+        raise UserError(
+            f"the train split of {data.folder} has {len(data.train)} tokens; "
+            f"one window of sequence_length={sequence_length} takes {sequence_length + 1}"
+        )
+    return n_windows
+
+
+def _rows_of_process(batch_size: int, process_index: int, process_count: int) -> np.ndarray:
+    if batch_size < 1 or batch_size % process_count:
+        raise UserError(f"batch_size={batch_size} does not divide over {process_count} processes")
+    n_rows = batch_size // process_count
+    return np.arange(process_index * n_rows, (process_index + 1) * n_rows)

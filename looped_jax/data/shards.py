@@ -1,0 +1,239 @@
+"""A folder of prepared data: token shards, the tokenizer, and the manifest that vouches for them.
+
+manifest.json        written last: what was prepared from what, counts, digests
+tokenizer.json
+train-00000.npy …    the documents one after another, each followed by the end-of-text token
+validation-00000.npy …
+validation-bytes-00000.npy …   for each validation token, the bytes of text it covers
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from looped_jax.data import tokenizer as tokenizers
+from looped_jax.data.tokenizer import Tokenizer
+from looped_jax.errors import UserError
+from looped_jax.files import read_json, replacing, sha256_of_file, sha256_of_json
+
+MANIFEST = "manifest.json"
+TOKENIZER = "tokenizer.json"
+FORMAT = 1
+SHARD_TOKENS = 1 << 26
+# The streams of numbers that a folder holds; the first two are also the splits.
+STREAMS = ("train", "validation", "validation-bytes")
+
+
+class TokenStream:
+    """Shards read as one long array of numbers, mapped into memory and not loaded."""
+
+    def __init__(self, folder: Path, shards: list[dict[str, Any]], dtype: str):
+        self._parts = [_open_shard(folder / s["file"], s["length"], dtype) for s in shards]
+        self._ends = np.cumsum([len(part) for part in self._parts])
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if self._parts else 0
+
+    def read(self, start: int, length: int) -> np.ndarray:
+        """`length` numbers from position `start` on, int32; fewer at the end of the stream."""
+        stop = min(start + length, len(self))
+        out = np.empty(stop - start, np.int32)
+        while start < stop:
+            index = int(np.searchsorted(self._ends, start, side="right"))
+            part, begin = self._parts[index], int(self._ends[index]) - len(self._parts[index])
+            taken = part[start - begin : stop - begin]
+            out[len(out) - (stop - start) :][: len(taken)] = taken
+            start += len(taken)
+        return out
+
+    def windows(self, starts: np.ndarray, length: int) -> np.ndarray:
+        """The windows [start, start + length) of each start: int32 (starts, length).
+
+        Every window has to lie within the stream.
+        """
+        out = np.empty((len(starts), length), np.int32)
+        index_of_start = np.searchsorted(self._ends, starts, side="right")
+        for index in np.unique(index_of_start):
+            part, end = self._parts[index], int(self._ends[index])
+            rows = np.flatnonzero(index_of_start == index)
+            whole = rows[starts[rows] + length <= end]
+            if len(whole):
+                view = np.lib.stride_tricks.sliding_window_view(part, length)
+                out[whole] = view[starts[whole] - (end - len(part))]
+            for row in rows[starts[rows] + length > end]:
+                out[row] = self.read(int(starts[row]), length)
+        return out
+
+
+@dataclass(frozen=True)
+class TokenData:
+    """Prepared data, opened for reading. Make one with `TokenData.open`.
+
+    Attributes:
+      folder: where it lies.
+      manifest: the content of manifest.json.
+      train, validation: token ids as `TokenStream`.
+      validation_bytes: bytes of text that each validation token covers; end-of-text covers none.
+    """
+
+    folder: Path
+    manifest: dict[str, Any]
+    train: TokenStream
+    validation: TokenStream
+    validation_bytes: TokenStream
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> "TokenData":
+        """Opens a folder that `looped_jax.data.prepare` finished.
+
+        Checks the manifest and that each shard has its size, dtype and length; `verify` checks
+        the content. Raises UserError for what is missing, unfinished, damaged or of another format.
+        """
+        folder = Path(folder)
+        if not (folder / MANIFEST).exists():
+            state = "holds no prepared data" if folder.is_dir() else "does not exist"
+            raise UserError(
+                f"data folder {folder} {state}: make it with "
+                f"python -m looped_jax.data.prepare --source=… --out={folder}"
+            )
+        manifest = read_json(folder / MANIFEST)
+        version = manifest.get("format") if isinstance(manifest, dict) else None
+        if version != FORMAT:
+            raise UserError(
+                f"{folder / MANIFEST} has format {version!r}; this version reads {FORMAT}: "
+                "prepare the data again"
+            )
+        streams = [
+            TokenStream(
+                folder, manifest["streams"][name]["shards"], manifest["streams"][name]["dtype"]
+            )
+            for name in STREAMS
+        ]
+        return cls(folder, manifest, *streams)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over all token shards and the tokenizer, by the digests in the manifest.
+
+        Equal digests mean equal tokens in equal order, wherever and from whatever path they were
+        prepared; a run stores it and refuses to go on with other data.
+        """
+        return content_digest(self.manifest)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids a model of this data needs."""
+        return self.manifest["tokenizer"]["vocab_size"]
+
+    @property
+    def end_of_text_id(self) -> int:
+        """The id after each document; a token that follows it begins a document."""
+        return self.manifest["tokenizer"]["end_of_text_id"]
+
+    @cached_property
+    def bytes_per_token(self) -> float:
+        """Bytes of validation text per validation token that is a target (all but the first)."""
+        covered = self.manifest["splits"]["validation"]["bytes"] - self.validation_bytes.read(0, 1)
+        return float(covered[0] / (len(self.validation) - 1))
+
+    @property
+    def bits_per_byte_factor(self) -> float:
+        """What turns the mean loss of all validation targets, in nats, into bits per byte.
+
+        Exact for the whole split. For a part of it, sum the nats and the bytes of the same targets
+        (see `pipeline.validation_batches`).
+        """
+        return float(1 / (np.log(2) * self.bytes_per_token))
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that made the tokens."""
+        end_of_text = self.manifest["tokenizer"]["end_of_text"]
+        return tokenizers.load(self.folder / TOKENIZER, end_of_text)
+
+    def verify(self) -> None:
+        """Reads everything and compares digests. Raises UserError naming a file that changed."""
+        expected = {TOKENIZER: self.manifest["tokenizer"]["sha256"]}
+        for name in STREAMS:
+            expected |= {s["file"]: s["sha256"] for s in self.manifest["streams"][name]["shards"]}
+        for file, digest in expected.items():
+            if sha256_of_file(self.folder / file) != digest:
+                raise UserError(f"{self.folder / file} is not the file that was prepared")
+
+
+class ShardWriter:
+    """Writes a stream of numbers as shards of at most SHARD_TOKENS.
+
+    Attributes:
+      length: numbers taken so far.
+      shards: what the manifest says about each shard that is written.
+    """
+
+    def __init__(self, folder: Path, name: str, dtype: str):
+        self._folder, self._name, self._dtype = folder, name, np.dtype(dtype)
+        self._waiting: list[np.ndarray] = []
+        self._n_waiting = 0
+        self.length = 0
+        self.shards: list[dict[str, Any]] = []
+
+    def add(self, numbers: np.ndarray) -> None:
+        """Appends to the stream; whole shards go to disk."""
+        self._waiting.append(numbers.astype(self._dtype, casting="unsafe"))
+        self._n_waiting += len(numbers)
+        self.length += len(numbers)
+        if self._n_waiting >= SHARD_TOKENS:
+            joined = np.concatenate(self._waiting)
+            while len(joined) >= SHARD_TOKENS:
+                self._write(joined[:SHARD_TOKENS])
+                joined = joined[SHARD_TOKENS:]
+            self._waiting, self._n_waiting = [joined], len(joined)
+
+    def finish(self) -> dict[str, Any]:
+        """Writes what is left. Returns the stream's entry in the manifest."""
+        if self._n_waiting:
+            self._write(np.concatenate(self._waiting))
+            self._waiting, self._n_waiting = [], 0
+        return {"dtype": self._dtype.name, "length": self.length, "shards": self.shards}
+
+    def _write(self, numbers: np.ndarray) -> None:
+        path = self._folder / f"{self._name}-{len(self.shards):05d}.npy"
+        with replacing(path) as file:
+            np.save(file, numbers)
+        entry = {"file": path.name, "length": len(numbers), "sha256": sha256_of_file(path)}
+        self.shards.append(entry)
+
+
+def content_digest(manifest: dict[str, Any]) -> str:
+    """SHA-256 over what the tokens are; not over paths, times or versions."""
+    streams = {
+        name: [manifest["streams"][name]["dtype"]]
+        + [s["sha256"] for s in manifest["streams"][name]["shards"]]
+        for name in STREAMS
+    }
+    return sha256_of_json([manifest["format"], manifest["tokenizer"]["sha256"], streams])
+
+
+def shard_files(folder: Path) -> Iterator[Path]:
+    """Shards in a folder, finished or not, whatever the manifest says."""
+    for name in STREAMS:
+        yield from folder.glob(f"{name}-[0-9]*.npy*")
+
+
+def _open_shard(path: Path, length: int, dtype: str) -> np.ndarray:
+    try:
+        # Behind a plain view: slicing np.memmap itself costs microseconds a slice.
+        mapped = np.load(path, mmap_mode="r").view(np.ndarray)
+    except FileNotFoundError as error:
+        raise UserError(f"{path} is missing: prepare the data again into a new folder") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged: {error}") from error
+    if mapped.shape != (length,) or mapped.dtype != dtype:
+        raise UserError(
+            f"{path} holds {mapped.dtype}{list(mapped.shape)}, "
+            f"but its manifest says {dtype}[{length}]"
+        )
+    return mapped

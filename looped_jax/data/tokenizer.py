@@ -1,0 +1,122 @@
+"""Text to tokens and back, with HF `tokenizers`: a trained byte-level BPE or any tokenizer.json."""
+
+import os
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from looped_jax.data.sources import END_OF_TEXT
+from looped_jax.errors import UserError
+
+# Every byte is a token, so that any text has tokens, and one more ends a document.
+SMALLEST_VOCABULARY = 257
+
+
+class Tokenizer:
+    """A tokenizer and its end-of-text token, which no text but the end of a document encodes to.
+
+    Attributes:
+      vocab_size: one more than the largest id.
+      end_of_text_id: the id that stands after each document.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, end_of_text: str, name: str):
+        end_of_text_id = backend.token_to_id(end_of_text)
+        if end_of_text_id is None:
+            special = [t.content for t in backend.get_added_tokens_decoder().values()]
+            raise UserError(
+                f"{name} has no token {end_of_text!r}: name the one that ends a document with "
+                f"--end_of_text (its special tokens: {', '.join(map(repr, special)) or 'none'})"
+            )
+        # A text that spells a special token is text.
+        backend.encode_special_tokens = True
+        backend.no_padding()
+        backend.no_truncation()
+        self._backend = backend
+        self.end_of_text_id: int = end_of_text_id
+        self.vocab_size: int = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+
+    def encode(self, text: str) -> np.ndarray:
+        """Ids of a text, int32 (tokens,), without any special token around them."""
+        return _ids(self._backend.encode(text, add_special_tokens=False))
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Ids of several texts, on all cores."""
+        batch = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [_ids(encoding) for encoding in batch]
+
+    def encode_batch_with_bytes(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Ids of several texts, and beside each id the bytes of text that it newly covers.
+
+        The bytes of a text always add up to its length in UTF-8: a character that several tokens
+        spell counts at the first, and what a tokenizer drops counts at the token after it.
+        """
+        batch = self._backend.encode_batch(list(texts), add_special_tokens=False)
+        pairs = []
+        for text, encoding in zip(texts, batch, strict=True):
+            ends = np.fromiter((end for _, end in encoding.offsets), np.int64, len(encoding))
+            covered = _byte_positions(text)[np.maximum.accumulate(ends)]
+            if len(covered):
+                covered[-1] = len(text.encode())
+            pairs.append((_ids(encoding), np.diff(covered, prepend=0)))
+        return pairs
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of the ids; special tokens are shown, bytes that form no character become �."""
+        return self._backend.decode([int(i) for i in ids], skip_special_tokens=False)
+
+    def to_json(self) -> str:
+        """What `load` reads back from a file."""
+        return self._backend.to_str(pretty=True) + "\n"
+
+
+def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    """Trains a byte-level BPE: all 256 bytes, `<|endoftext|>` as id 0, merges by frequency.
+
+    The same texts give the same tokenizer. The vocabulary is smaller than asked for if the texts
+    have too few distinct pairs. Raises UserError if it cannot hold all bytes.
+    """
+    if vocab_size < SMALLEST_VOCABULARY:
+        raise UserError(
+            f"--vocab_size={vocab_size}: a byte-level vocabulary has {SMALLEST_VOCABULARY} or more"
+        )
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(iter(texts), trainer)
+    return Tokenizer(backend, END_OF_TEXT, "the trained tokenizer")
+
+
+def load(path: str | os.PathLike[str], end_of_text: str = END_OF_TEXT) -> Tokenizer:
+    """Reads a tokenizer.json. Raises UserError if it is missing, none, or lacks `end_of_text`."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except OSError as error:
+        raise UserError(f"cannot read tokenizer {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not a tokenizer.json: it is not text") from error
+    try:
+        backend = tokenizers.Tokenizer.from_str(text)
+    except Exception as error:  # the library raises no narrower class
+        raise UserError(f"{path} is not a tokenizer.json: {error}") from error
+    return Tokenizer(backend, end_of_text, str(path))
+
+
+def _ids(encoding: tokenizers.Encoding) -> np.ndarray:
+    return np.array(encoding.ids, np.int32)
+
+
+def _byte_positions(text: str) -> np.ndarray:
+    """Where each character begins in UTF-8, and where the last one ends: (characters + 1,)."""
+    code_points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    widths = 1 + (code_points >= 0x80) + (code_points >= 0x800) + (code_points >= 0x10000)
+    return np.concatenate([[0], np.cumsum(widths)])
