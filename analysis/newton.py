@@ -37,6 +37,9 @@ class Minima:
     objective_S: FloatArray
     converged_S: BoolArray
 
+    def __getitem__(self, rows: list[int] | BoolArray) -> Minima:
+        return Minima(self.theta_SP[rows], self.objective_S[rows], self.converged_S[rows])
+
 
 def minimise(problem: Problem, theta_SP: FloatArray, weights_SN: FloatArray) -> Minima:
     """Polish S starts; ``weights_SN`` may have one row for all."""
@@ -64,6 +67,12 @@ def residuals(problem: Problem, theta_SP: FloatArray) -> FloatArray:
 def objective(problem: Problem, theta_SP: FloatArray, weights_SN: FloatArray) -> FloatArray:
     """Σ w·Huber, (S,)."""
     return _huber_sum(residuals(problem, theta_SP), weights_SN, problem.delta)
+
+
+def residual_jacobian(problem: Problem, theta_P: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """∂(log L̂)/∂θ (P, N) and log L̂ − log L (N,) of one fit."""
+    terms = _Terms(problem, theta_P[None])
+    return terms.jacobian()[0], terms.residual_SN[0]
 
 
 def _huber_sum(residual_SN: FloatArray, weights_SN: FloatArray, delta: float) -> FloatArray:
@@ -94,6 +103,17 @@ class _Terms:
         self.residual_SN = top + np.log(total) - problem.log_loss_N
         self.problem = problem
 
+    def jacobian(self) -> FloatArray:
+        """∂ρ/∂θ, (S, P, N)."""
+        jac = np.empty((len(self.log_n), len(NAMES), self.log_n.shape[1]))
+        jac[:, LOG_E] = self.p_floor
+        jac[:, LOG_A] = self.p_capacity
+        jac[:, LOG_B] = self.p_data
+        jac[:, ALPHA] = -self.p_capacity * self.log_n
+        jac[:, BETA] = -self.p_data * self.problem.log_tokens_N
+        jac[:, PHI] = -self.p_capacity * self.alpha * self.share * self.problem.log_r_N
+        return jac
+
     def derivatives(self, weights_SN: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Gradient (S, P), exact Hessian (S, P, P) and its positive semidefinite majoriser.
 
@@ -102,13 +122,7 @@ class _Terms:
         """
         delta, log_r, log_d = self.problem.delta, self.problem.log_r_N, self.problem.log_tokens_N
         slope = self.share * log_r
-        jac = np.empty((len(self.log_n), 6, self.log_n.shape[1]))
-        jac[:, LOG_E] = self.p_floor
-        jac[:, LOG_A] = self.p_capacity
-        jac[:, LOG_B] = self.p_data
-        jac[:, ALPHA] = -self.p_capacity * self.log_n
-        jac[:, BETA] = -self.p_data * log_d
-        jac[:, PHI] = -self.p_capacity * self.alpha * slope
+        jac = self.jacobian()
         jac_t = jac.swapaxes(1, 2)
 
         size = np.abs(self.residual_SN)

@@ -69,7 +69,7 @@ def _damped_step(
     curvature = np.where(held_both, np.eye(3), curvature)
     gradient = np.where(held_S3, 0.0, state.gradient_S3)
     step = -np.linalg.solve(curvature, gradient[:, :, None])[:, :, 0]
-    return step, np.asarray(-0.5 * (gradient * step).sum(-1))
+    return np.asarray(step), np.asarray(-0.5 * (gradient * step).sum(-1))
 
 
 @dataclass(frozen=True)
