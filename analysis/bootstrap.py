@@ -191,7 +191,10 @@ def refit(
     block_N: NDArray[np.intp],
     rng: np.random.Generator,
 ) -> Refits:
-    """Fit every weighting, from ``theta_P`` and around it; run i weighs ``counts_RB[:, block_N[i]]``."""
+    """Fit every weighting from ``theta_P`` and around it; run i weighs ``counts_RB[:, block_i]``.
+
+    A weighting that finds no agreement near ``theta_P`` is searched again over the whole box.
+    """
     n_resamples, n_runs = len(counts_RB), len(problem.log_loss_N)
     theta = np.full((n_resamples, len(theta_P)), np.nan)
     identified = np.zeros(n_resamples, bool)

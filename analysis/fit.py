@@ -91,7 +91,7 @@ class FitResult:
         return len(self.residuals)
 
     def warnings(self, what: str) -> list[str]:
-        """What a reader of these numbers must know; ``what`` names the fit."""
+        """Doubts about whether this is the optimum, and an inner one; ``what`` names the fit."""
         found = []
         if not self.converged:
             found.append(f"{what}: the optimiser stopped before a minimum")
@@ -99,12 +99,14 @@ class FitResult:
             found.append(f"{what}: only one of {self.starts.n} starts reached the best objective")
         if self.at_bounds:
             found.append(f"{what}: at the edge of the box: {', '.join(self.at_bounds)}")
-        loose = self._loose()
-        if loose:
-            found.append(
-                f"{what}: poorly determined: {loose} (condition {self.condition.whole:.3g})"
-            )
         return found
+
+    def weaknesses(self, what: str) -> list[str]:
+        """Parameters that the data hardly determine, with the condition number."""
+        loose = self._loose()
+        if not loose:
+            return []
+        return [f"{what}: poorly determined: {loose} (condition {self.condition.whole:.3g})"]
 
     def _loose(self) -> str:
         errors = self.condition.standard_errors

@@ -1,0 +1,39 @@
+"""The command line: ``python -m analysis COMMAND …``; ``--help`` after any command explains it."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+
+from analysis import fit_command, reproduce
+from analysis.errors import AnalysisError
+
+#: Modules with ``add_parser(subparsers)`` that registers a command and its ``run(args)``.
+COMMANDS = (fit_command, reproduce)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status: 0 when what was asked for was written, 2 for a wrong call or unusable input."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    parser = argparse.ArgumentParser(
+        prog="python -m analysis", description="Scaling laws and measurements of looped models."
+    )
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    for module in COMMANDS:
+        module.add_parser(subparsers)
+    args = parser.parse_args(argv)
+    args.command = shlex.join(["python", "-m", "analysis", *argv])
+    try:
+        args.run(args)
+    except AnalysisError as error:
+        print(f"python -m analysis: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
