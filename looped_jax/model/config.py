@@ -5,8 +5,11 @@ F MLP hidden, V vocabulary, L layers, R recurrences, K lanes.
 """
 
 import dataclasses
+import difflib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "layer": ("pre_norm", "sandwich"),
@@ -22,6 +25,24 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "attention": ("xla", "cudnn"),
     "compute_dtype": ("float32", "bfloat16"),
 }
+
+
+def from_tree(cls: type[T], tree: Mapping[str, Any], where: str) -> T:
+    """A dataclass from a mapping with exactly its fields as keys; lists become tuples.
+
+    Raises:
+      ValueError: a key of section `where` is missing or unknown (the nearest one is named).
+    """
+    fields = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    for key in tree:
+        if key not in fields:
+            near = difflib.get_close_matches(key, fields, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; allowed: {sorted(fields)}"
+            raise ValueError(f"{where}.{key} is not a config key{hint}")
+    missing = sorted(fields - set(tree))
+    if missing:
+        raise ValueError(f"{where}.{missing[0]} is missing; required: {missing}")
+    return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in tree.items()})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,19 +114,7 @@ class ModelConfig:
         Raises:
           ValueError: a key is missing or unknown (the nearest known key is named).
         """
-        # Imported here: a config object itself needs no string matching.
-        import difflib
-
-        fields = {field.name for field in dataclasses.fields(cls)}
-        for key in tree:
-            if key not in fields:
-                near = difflib.get_close_matches(key, fields, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise ValueError(f"model.{key} is not a model key{hint}")
-        missing = sorted(fields - set(tree))
-        if missing:
-            raise ValueError(f"model.{missing[0]} is missing; set every one of: {missing}")
-        return cls(**{key: tree[key] for key in tree})
+        return from_tree(cls, tree, "model")
 
     @property
     def attention_width(self) -> int:

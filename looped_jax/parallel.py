@@ -1,0 +1,145 @@
+"""Devices: the mesh, the one table of logical axes, and shardings of parameters and batches.
+
+A mesh is written "data:-1,fsdp:1,tensor:1"; -1 takes what is left. `data` copies parameters and
+splits the batch; `fsdp` splits both; `tensor` splits heads, MLP hidden units and the vocabulary.
+"""
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from looped_jax.errors import UserError
+
+MESH_AXES = ("data", "fsdp", "tensor")
+
+# Logical axis -> mesh axes. Every axis named by the model stands here, None meaning not split.
+LOGICAL_AXES: dict[str, None | str | tuple[str, ...]] = {
+    # activations
+    "batch": ("data", "fsdp"),
+    "length": None,
+    # parameters; "embed" and "mlp" also name the last axis of activations
+    "vocab": "tensor",
+    "embed": "fsdp",
+    "heads": "tensor",
+    "mlp": "tensor",
+    "qkv": None,
+    "gate_up": None,
+    "inject": None,
+    "norm": None,
+    "positions": None,
+    "layers": None,
+    "recurrences": None,
+    "lanes": None,
+    "lanes_in": None,
+}
+
+
+def mesh_from_text(text: str, devices: list[jax.Device] | None = None) -> Mesh:
+    """The mesh that a text like "data:-1,fsdp:1,tensor:1" describes, over all devices.
+
+    Raises:
+      UserError: an unknown or missing axis, more than one -1, or sizes that do not make up the
+        number of devices.
+    """
+    devices = jax.devices() if devices is None else devices
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, size = part.strip().partition(":")
+        if name not in MESH_AXES or name in sizes:
+            raise UserError(
+                f"mesh {text!r}: axis {name!r}; allowed: each of {', '.join(MESH_AXES)} once"
+            )
+        try:
+            sizes[name] = int(size)
+        except ValueError:
+            raise UserError(f"mesh {text!r}: size {size!r} of {name}; allowed: a number") from None
+    if missing := [name for name in MESH_AXES if name not in sizes]:
+        raise UserError(f"mesh {text!r}: axis {missing[0]!r} is missing")
+    free = [name for name, size in sizes.items() if size == -1]
+    fixed = math.prod(size for size in sizes.values() if size != -1)
+    if len(free) > 1 or any(size < 1 and size != -1 for size in sizes.values()):
+        raise UserError(f"mesh {text!r}: allowed are sizes from 1, and one -1")
+    if free:
+        sizes[free[0]] = len(devices) // fixed
+    if math.prod(sizes.values()) != len(devices):
+        raise UserError(
+            f"mesh {text!r} is for {fixed}{' x n' if free else ''} devices; there are "
+            f"{len(devices)}"
+        )
+    shape = tuple(sizes[name] for name in MESH_AXES)
+    return jax.make_mesh(shape, MESH_AXES, (AxisType.Auto,) * len(MESH_AXES), devices=devices)
+
+
+@contextlib.contextmanager
+def active(mesh: Mesh) -> Iterator[None]:
+    """Makes the mesh and the table of logical axes hold inside the block.
+
+    Without both, flax's logical constraints do nothing and say nothing.
+    """
+    with jax.set_mesh(mesh), nn.logical_axis_rules(tuple(LOGICAL_AXES.items())):
+        yield
+
+
+def parameter_shardings(boxed_params: Any, mesh: Mesh) -> Any:
+    """Shardings for a tree of (abstract) parameters that still carries its logical axis names.
+
+    Raises:
+      UserError: a name that the table lacks, two axes of one array on one mesh axis, or a size that
+        the mesh axis does not divide.
+    """
+
+    def sharding(path, leaf):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        if not isinstance(leaf, nn.LogicallyPartitioned):
+            raise UserError(f"parameter {name} has no logical axes")
+        mesh_axes: list[Any] = []
+        for axis, size in zip(leaf.names, leaf.value.shape, strict=True):
+            if axis not in LOGICAL_AXES:
+                raise UserError(f"parameter {name}: logical axis {axis!r} is not in the table")
+            target = LOGICAL_AXES[axis]
+            parts = mesh.shape[target] if isinstance(target, str) else 1
+            if size % parts:
+                raise UserError(
+                    f"parameter {name}: axis {axis!r} of {size} does not divide over the "
+                    f"{parts} devices of mesh axis {target!r}"
+                )
+            mesh_axes.append(target)
+        used = [axis for axis in mesh_axes if axis is not None]
+        if len(used) != len(set(used)):
+            raise UserError(f"parameter {name}: axes {leaf.names} collide on mesh axes {used}")
+        return NamedSharding(mesh, PartitionSpec(*mesh_axes))
+
+    is_boxed = lambda leaf: isinstance(leaf, nn.LogicallyPartitioned)
+    return jax.tree_util.tree_map_with_path(sharding, boxed_params, is_leaf=is_boxed)
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """On every device, whole."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def batch_sharding(mesh: Mesh, batch_size: int) -> NamedSharding:
+    """Rows of a batch over data and fsdp.
+
+    Raises:
+      UserError: the batch does not divide over the mesh.
+    """
+    ways = mesh.shape["data"] * mesh.shape["fsdp"]
+    if batch_size % ways:
+        raise UserError(
+            f"data.batch_size = {batch_size} sequences does not divide over data:"
+            f"{mesh.shape['data']} x fsdp:{mesh.shape['fsdp']} = {ways} devices"
+        )
+    return NamedSharding(mesh, PartitionSpec(LOGICAL_AXES["batch"]))
+
+
+def global_batch(batch: Mapping[str, Any], mesh: Mesh) -> dict[str, jax.Array]:
+    """This process's rows as parts of global arrays, split over data and fsdp."""
+    sharding = NamedSharding(mesh, PartitionSpec(LOGICAL_AXES["batch"]))
+    put = lambda rows: jax.make_array_from_process_local_data(sharding, rows)
+    return {name: put(rows) for name, rows in batch.items()}
