@@ -1,0 +1,361 @@
+"""The optimisers against the published numbers, a second route, and the sphere's invariants."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from looped_jax.errors import UserError
+from looped_jax.training.optimizer import (
+    POLAR_EXPRESS,
+    Schedule,
+    adamw,
+    group_of,
+    match_parameters,
+    muonh_adamw,
+    newton_schulz,
+    parameters_by_group,
+)
+from looped_jax.training.transfer import Transfer
+from tests.golden.isodepth_names import to_params
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "isodepth_optimizer.npz"
+RATES = {"matrix": 0.02, "embedding": 0.1, "unembedding": 0.01, "norm": 0.02, "lane": 0.03}
+D, F, V, L = 8, 16, 24, 2
+
+
+def schedule(total_steps=10, warmup_steps=0, final_fraction=0.1, peak_rates=RATES):
+    return Schedule.of(
+        total_steps=total_steps,
+        warmup_steps=warmup_steps,
+        final_fraction=final_fraction,
+        peak_rates=peak_rates,
+    )
+
+
+def published(**changes):
+    return muonh_adamw(**({"momentum": 0.95, "b1": 0.8, "b2": 0.95, "eps": 1e-10} | changes))
+
+
+def plain_adamw(**changes):
+    knobs = {
+        "b1": 0.9,
+        "b2": 0.95,
+        "eps": 1e-8,
+        "decay": 0.1,
+        "decayed_groups": ("matrix", "embedding", "unembedding"),
+        "clip_norm": 1.0,
+    }
+    return adamw(**(knobs | changes))
+
+
+def model_params(seed=0):
+    rng = np.random.default_rng(seed)
+    normal = lambda *shape: jnp.asarray(rng.standard_normal(shape, np.float32))
+    layers = lambda: {
+        "attn_norm": {"scale": normal(L, D)},
+        "attn": {"qkv": {"kernel": normal(L, D, 3, D)}, "out": {"kernel": normal(L, D, D)}},
+        "mlp_norm": {"scale": normal(L, D)},
+        "mlp": {"gate_up": {"kernel": normal(L, D, 2, F)}, "down": {"kernel": normal(L, F, D)}},
+    }
+    return {
+        "embed": {"embedding": normal(V, D)},
+        "prelude": layers(),
+        "core": layers(),
+        "injection": {"kernel": normal(2 * D, D)},
+        "lanes": {"alpha": normal(3, 2), "mixing": normal(3, 2, 2)},
+        "final_norm": {"scale": normal(D)},
+        "head": {"kernel": normal(D, V)},
+    }
+
+
+def run(optimizer, params, steps, schedule, update=None):
+    state = optimizer.init(params)
+    update = update or jax.jit(optimizer.update)
+    for step in range(steps):
+        updates, state = update(model_params(100 + step), state, params, schedule=schedule)
+        params = optax.apply_updates(params, updates)
+    return params
+
+
+def separate_matrices(params):
+    """Every matrix of the tree, by name: layers and fused parts apart."""
+    found = {"injection": params["injection"]["kernel"]}
+    for stack in ("prelude", "core"):
+        for layer in range(L):
+            attn, mlp = params[stack]["attn"], params[stack]["mlp"]
+            name = f"{stack}{layer}"
+            for part in range(3):
+                found[f"{name}/{'qkv'[part]}"] = attn["qkv"]["kernel"][layer, :, part]
+            for part in range(2):
+                found[f"{name}/{('gate', 'up')[part]}"] = mlp["gate_up"]["kernel"][layer, :, part]
+            found[f"{name}/out"] = attn["out"]["kernel"][layer]
+            found[f"{name}/down"] = mlp["down"]["kernel"][layer]
+    return {name: np.asarray(matrix, np.float64) for name, matrix in found.items()}
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_published_steps(step):
+    """Steps of the published optimiser, each from the published weights before the first."""
+    with np.load(GOLDEN) as file:
+        arrays = dict(file)
+    transfer = Transfer(
+        d_ref=int(arrays["d_ref"]),
+        batch_ref=1,
+        tokens_ref=1,
+        width_exponent=-0.5,
+        data_exponent=-0.32,
+        matrix_batch_exponent=0.558,
+        adamw_batch_exponent=0.558,
+    )
+    base = {name: float(arrays[f"lr/{name}"]) for name in RATES if name != "lane"}
+    d_model = int(arrays["d_model"])
+    rates = transfer.scale(base, d_model=d_model, batch_tokens=1, tokens=1).rates
+    # The multipliers 1, 0.75, 0.5 are those of a run of four steps that ends at 0.
+    plan = schedule(total_steps=4, final_fraction=0.0, peak_rates=rates)
+    multipliers = [plan.multiplier(t) for t in range(3)]
+    np.testing.assert_allclose(multipliers, arrays["lr_multiplier"], rtol=1e-7)
+
+    params = jax.tree.map(jnp.asarray, to_params(arrays, "step0/"))
+    optimizer = published()
+    state = optimizer.init(params)
+    update = jax.jit(optimizer.update)
+    for i in range(1, step + 1):
+        grads = to_params(arrays, f"grad{i}/")
+        updates, state = update(grads, state, params, schedule=plan)
+        params = optax.apply_updates(params, updates)
+    before = jax.tree.leaves(to_params(arrays, "step0/"))
+    expected = jax.tree_util.tree_leaves_with_path(to_params(arrays, f"step{step}/"))
+    for (path, b), a, start in zip(expected, jax.tree.leaves(params), before, strict=True):
+        name = jax.tree_util.keystr(path)
+        np.testing.assert_allclose(a, b, rtol=0, atol=2e-6 * np.abs(b).max(), err_msg=name)
+        # The distance travelled, so that a small rate cannot hide an error.
+        np.testing.assert_allclose(
+            a - start, b - start, rtol=0, atol=2e-4 * np.abs(b - start).max(), err_msg=name
+        )
+
+
+def test_muonh_matches_a_plain_loop_over_matrices():
+    """Two steps against numpy in float64 on one matrix at a time."""
+    params, plan, momentum = model_params(), schedule(), 0.9
+    actual = separate_matrices(run(published(momentum=momentum), params, 2, plan))
+
+    def orthogonal(x):
+        tall = x.shape[0] > x.shape[1]
+        x = (x.T if tall else x) / (1.02 * np.linalg.norm(x) + 1e-6)
+        for a, b, c in POLAR_EXPRESS:
+            gram = x @ x.T
+            x = a * x + (b * gram + c * gram @ gram) @ x
+        return x.T if tall else x
+
+    gradients = [separate_matrices(model_params(100 + step)) for step in range(2)]
+    for name, weight in separate_matrices(params).items():
+        radius, moment = np.linalg.norm(weight), np.zeros_like(weight)
+        for step in range(2):
+            gradient = gradients[step][name]
+            moment = momentum * moment + (1 - momentum) * gradient
+            direction = orthogonal(momentum * moment + (1 - momentum) * gradient)
+            rate = RATES["matrix"] * (1 - 0.9 * step / 10)
+            weight = weight - rate * radius * direction / np.linalg.norm(direction)
+            weight *= radius / np.linalg.norm(weight)
+        np.testing.assert_allclose(actual[name], weight, atol=3e-5 * radius, err_msg=name)
+
+
+def test_every_matrix_keeps_its_norm():
+    params = model_params()
+    after = separate_matrices(run(published(), params, 50, schedule(50)))
+    for name, before in separate_matrices(params).items():
+        norm = np.linalg.norm(before)
+        np.testing.assert_allclose(np.linalg.norm(after[name]), norm, rtol=1e-6, err_msg=name)
+        assert np.linalg.norm(after[name] - before) > 0.1 * norm, name
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 32), (3, 32, 8), (2, 3, 16, 16)])
+def test_singular_values_come_near_one(shape):
+    x = newton_schulz(jax.random.normal(jax.random.key(0), shape))
+    values = np.linalg.svd(np.asarray(x), compute_uv=False)
+    # The slowest singular values of square matrices are still on their way after five steps.
+    assert 0.8 < np.median(values) < 1.2
+    assert values.max() < 1.2
+
+
+def test_zero_gradients_leave_finite_weights():
+    params = model_params()
+    optimizer = published()
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    update = jax.jit(optimizer.update)
+    updates, _ = update(zeros, optimizer.init(params), params, schedule=schedule())
+    for leaf in jax.tree.leaves(updates):
+        np.testing.assert_allclose(leaf, 0.0, atol=1e-6)
+
+
+def test_groups_train_at_their_own_rates():
+    params, optimizer = model_params(), published()
+    still = dict.fromkeys(RATES, 0.0)
+    update = jax.jit(optimizer.update)
+    for group in RATES:
+        after = run(optimizer, params, 1, schedule(peak_rates=still | {group: 0.1}), update)
+        for (path, a), b in zip(
+            jax.tree_util.tree_leaves_with_path(after), jax.tree.leaves(params), strict=True
+        ):
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            moved = float(jnp.abs(a - b).max())
+            assert (moved > 1e-3) == (group_of(name) == group), (name, group, moved)
+
+
+@pytest.mark.parametrize("optimizer", [published(), plain_adamw()], ids=["muonh", "adamw"])
+def test_one_compiled_step_serves_every_schedule(optimizer):
+    params, grads = model_params(), model_params(1)
+    state = optimizer.init(params)
+    update = jax.jit(optimizer.update)
+    rates = RATES | {"all": 1e-2}
+    slower = {group: rate / 3 for group, rate in rates.items()}
+    results = []
+    for plan in (
+        schedule(1_000, 0, 0.1, rates),
+        schedule(20, 5, 0.0, slower),
+    ):
+        fixed = jax.jit(lambda g, s, p, plan=plan: optimizer.update(g, s, p, schedule=plan))
+        after = state
+        for _ in range(3):
+            updates, new_state = update(grads, after, params, schedule=plan)
+            constant, _ = fixed(grads, after, params)
+            after = new_state
+            for a, b in zip(jax.tree.leaves(updates), jax.tree.leaves(constant), strict=True):
+                np.testing.assert_allclose(a, b, rtol=2e-6, atol=1e-8)
+        results.append(updates["head"]["kernel"])
+    assert update._cache_size() == 1
+    assert not np.allclose(*results)
+
+
+def test_schedule():
+    rate = lambda plan, step: float(plan.rates(jnp.int32(step))["matrix"])
+    decay = schedule(100)
+    assert [rate(decay, t) for t in (0, 50, 100)] == pytest.approx([0.02, 0.011, 0.002])
+    warm = schedule(100, 20)
+    assert [rate(warm, t) for t in (0, 9, 19, 20)] == pytest.approx([0.001, 0.01, 0.02, 0.02])
+    assert [rate(warm, t) for t in (60, 100)] == pytest.approx([0.011, 0.002])
+    constant = schedule(100, 0, 1.0)
+    assert [rate(constant, t) for t in (0, 99)] == pytest.approx([0.02, 0.02])
+
+
+def test_plain_adamw_equals_optax():
+    params, rates = model_params(), {"all": 0.01}
+    decayed = {
+        "matrix": True,
+        "embedding": True,
+        "unembedding": True,
+        "norm": False,
+        "lane": False,
+    }
+    mask = lambda tree: jax.tree_util.tree_map_with_path(
+        lambda path, _: decayed[group_of(jax.tree_util.keystr(path, simple=True, separator="/"))],
+        tree,
+    )
+    reference = optax.chain(
+        optax.clip_by_global_norm(1.0),
+        optax.adamw(
+            lambda t: 0.01 * (1 - 0.9 * t / 10), 0.9, 0.95, 1e-8, weight_decay=0.1, mask=mask
+        ),
+    )
+    expected, state = params, reference.init(params)
+    with jax.numpy_dtype_promotion("standard"):
+        for step in range(3):
+            gradients = model_params(100 + step)
+            updates, state = jax.jit(reference.update)(gradients, state, expected)
+            expected = optax.apply_updates(expected, updates)
+    actual = run(plain_adamw(), params, 3, schedule(peak_rates=rates))
+    for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+    unclipped = run(plain_adamw(clip_norm=None), params, 3, schedule(peak_rates=rates))
+    assert not np.allclose(unclipped["head"]["kernel"], actual["head"]["kernel"], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("path", "group"),
+    [
+        ("embed/embedding", "embedding"),
+        ("positions/embedding", "embedding"),
+        ("head/kernel", "unembedding"),
+        ("embed_norm/scale", "norm"),
+        ("state_norm/scale", "norm"),
+        ("coda/mlp_post_norm/scale", "norm"),
+        ("prelude/attn/qkv/kernel", "matrix"),
+        ("core/mlp/gate_up/kernel", "matrix"),
+        ("injection/kernel", "matrix"),
+        ("injection/log_decay", "lane"),
+        ("injection/bias", "bias"),
+        ("core/attn/qk_bias", "bias"),
+        ("lanes/alpha", "lane"),
+    ],
+)
+def test_groups(path, group):
+    assert group_of(path) == group
+
+
+def test_groups_hold_every_parameter_once():
+    counts = parameters_by_group(model_params())
+    assert sum(counts.values()) == sum(x.size for x in jax.tree.leaves(model_params()))
+    assert counts["lane"] == 3 * 2 + 3 * 2 * 2
+    assert "bias" not in counts
+
+
+def test_split_over_devices_equals_one_device():
+    mesh = jax.make_mesh((8,), ("model",), axis_types=(jax.sharding.AxisType.Auto,))
+    split = lambda *axes: jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
+    params, grads, plan = model_params(), model_params(1), schedule()
+    specs = jax.tree.map(
+        lambda x: split(*[None] * (x.ndim - 1), "model") if x.shape[-1] % 8 == 0 else split(),
+        params,
+    )
+    optimizer = published()
+    shapes = jax.eval_shape(optimizer.init, params)
+    state_specs = match_parameters(shapes, params, specs, split())
+    init = jax.jit(optimizer.init, out_shardings=state_specs)
+    step = jax.jit(optimizer.update, out_shardings=(specs, state_specs))
+    spread = jax.device_put(params, specs)
+    state = init(spread)
+    moments = [
+        leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(state)
+        if "momentum" in jax.tree_util.keystr(path)
+    ]
+    assert len(moments) == 9
+    assert not any(leaf.sharding.is_fully_replicated for leaf in moments)
+    actual, _ = step(jax.device_put(grads, specs), state, spread, schedule=plan)
+    update = jax.jit(optimizer.update)
+    expected, _ = update(grads, optimizer.init(params), params, schedule=plan)
+    for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)
+
+
+def without_a_rate():
+    params, optimizer = model_params(), published()
+    plan = schedule(peak_rates={"matrix": 1.0, "norm": 1.0})
+    jax.eval_shape(optimizer.update, params, optimizer.init(params), params, schedule=plan)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: published().init({"core": {"gate": jnp.ones(3)}}),
+            r"parameter core/gate is in no",
+        ),
+        (
+            without_a_rate,
+            r"no learning rate for parameter group '\w+'; given: \['matrix', 'norm'\]",
+        ),
+        (lambda: plain_adamw(decayed_groups=("matrices",)), r"decayed_groups has 'matrices'; all"),
+        (lambda: schedule(total_steps=0), r"total_steps is 0; at least 1"),
+        (lambda: schedule(warmup_steps=10), r"warmup_steps is 10; allowed: 0 … 9"),
+        (lambda: schedule(final_fraction=1.5), r"final_fraction is 1\.5; allowed: 0 … 1"),
+        (lambda: schedule(peak_rates={"norm": -1.0}), r"learning rate of norm is -1\.0"),
+    ],
+)
+def test_errors(call, message):
+    with pytest.raises(UserError, match=message):
+        call()
