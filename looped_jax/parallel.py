@@ -18,7 +18,7 @@ from looped_jax.errors import UserError
 MESH_AXES = ("data", "fsdp", "tensor")
 
 # Logical axis -> mesh axes. Every axis named by the model stands here, None meaning not split.
-LOGICAL_AXES: dict[str, None | str | tuple[str, ...]] = {
+LOGICAL_AXES: dict[str, str | tuple[str, ...] | None] = {
     # activations
     "batch": ("data", "fsdp"),
     "length": None,
@@ -114,8 +114,19 @@ def parameter_shardings(boxed_params: Any, mesh: Mesh) -> Any:
             raise UserError(f"parameter {name}: axes {leaf.names} collide on mesh axes {used}")
         return NamedSharding(mesh, PartitionSpec(*mesh_axes))
 
-    is_boxed = lambda leaf: isinstance(leaf, nn.LogicallyPartitioned)
-    return jax.tree_util.tree_map_with_path(sharding, boxed_params, is_leaf=is_boxed)
+    return jax.tree_util.tree_map_with_path(sharding, boxed_params, is_leaf=_is_boxed)
+
+
+def unboxed(boxed_params: Any) -> Any:
+    """The arrays of a tree of parameters that carries logical axis names.
+
+    Unlike flax's own unboxing it adds no sharding constraint: jit's out_shardings decide.
+    """
+    return jax.tree.map(lambda leaf: leaf.value, boxed_params, is_leaf=_is_boxed)
+
+
+def _is_boxed(leaf: Any) -> bool:
+    return isinstance(leaf, nn.LogicallyPartitioned)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -123,23 +134,22 @@ def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())
 
 
-def batch_sharding(mesh: Mesh, batch_size: int) -> NamedSharding:
-    """Rows of a batch over data and fsdp.
+def rows(mesh: Mesh) -> NamedSharding:
+    """Rows of a batch over data and fsdp."""
+    return NamedSharding(mesh, PartitionSpec(LOGICAL_AXES["batch"]))
 
-    Raises:
-      UserError: the batch does not divide over the mesh.
-    """
+
+def check_batch(mesh: Mesh, batch_size: int) -> None:
+    """Raises UserError if the rows of a batch do not divide over data and fsdp."""
     ways = mesh.shape["data"] * mesh.shape["fsdp"]
     if batch_size % ways:
         raise UserError(
             f"data.batch_size = {batch_size} sequences does not divide over data:"
             f"{mesh.shape['data']} x fsdp:{mesh.shape['fsdp']} = {ways} devices"
         )
-    return NamedSharding(mesh, PartitionSpec(LOGICAL_AXES["batch"]))
 
 
 def global_batch(batch: Mapping[str, Any], mesh: Mesh) -> dict[str, jax.Array]:
     """This process's rows as parts of global arrays, split over data and fsdp."""
-    sharding = NamedSharding(mesh, PartitionSpec(LOGICAL_AXES["batch"]))
-    put = lambda rows: jax.make_array_from_process_local_data(sharding, rows)
-    return {name: put(rows) for name, rows in batch.items()}
+    put = lambda part: jax.make_array_from_process_local_data(rows(mesh), part)
+    return {name: put(part) for name, part in batch.items()}

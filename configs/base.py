@@ -1,0 +1,191 @@
+"""The whole config tree, every key with its meaning. Other configs start from here.
+
+`get_config()` is a small looped model on the bundled novels; `isodepth_model`, `muonh_adamw`,
+`adamw`, `fixed_depth` and `lognormal_poisson_depth` are the parts that configs put together.
+"""
+
+import ml_collections
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
+
+from looped_jax.model.accounting import count_parameters
+from looped_jax.model.config import ModelConfig, isodepth_split
+from looped_jax.training.transfer import reference_tokens
+
+
+def get_config() -> ConfigDict:
+    """A looped model (1 + 2 x 4 + 1 layers, width 64) for 2e7 tokens: a starting point."""
+    c = ml_collections.ConfigDict()
+    c.name = "base"  # names the run in tables and logs
+    c.study = ""  # the study that a run belongs to; "" for a run by itself
+    c.seed = 0  # parameters, order of the data, sampled depths, dropout
+
+    c.data = ConfigDict()
+    c.data.folder = "data/novels"  # made by looped_jax.data.prepare
+    c.data.sequence_length = 128  # T, tokens predicted per sequence
+    c.data.batch_size = 16  # sequences per optimiser step, over all devices
+
+    c.budget = ConfigDict()  # exactly one of the three
+    c.budget.steps = placeholder(int)  # optimiser steps
+    c.budget.tokens = placeholder(float)  # training tokens D
+    c.budget.flops = placeholder(float)  # training FLOPs C, by the analytic count
+    c.budget.tokens = 2e7
+
+    c.model = isodepth_model(
+        vocab_size=2048, width=64, head_dim=32, effective_layers=10, ends=1, recurrences=4,
+        max_length=c.data.sequence_length,
+    )  # fmt: skip
+    c.depth = fixed_depth()
+
+    c.loss = ConfigDict()
+    c.loss.supervision = "last"  # "last": the loss of the last loop; "every": of all loops
+    c.loss.loop_weights = ()  # with "every": a weight per loop; () = equal, summing to 1
+    c.loss.norm_penalty = 0.0  # lambda x mean over loops of mean(H_k^2)
+    c.loss.chunk = 4096  # most tokens whose logits exist at one time
+
+    c.optimizer = muonh_adamw(d_ref=64, batch_ref=2048, tokens_ref=2e7)
+
+    c.checkpoint = ConfigDict()
+    c.checkpoint.every_steps = 1000  # 0: only at the end
+    c.checkpoint.keep = 2  # complete checkpoints that stay
+
+    c.log = ConfigDict()
+    c.log.every_steps = 20  # lines of metrics.jsonl
+    c.log.tensorboard = True  # event files beside metrics.jsonl
+
+    c.evaluation = ConfigDict()
+    c.evaluation.every_steps = 0  # validation loss during training; 0: only at the end
+    c.evaluation.batch_size = 32  # sequences per evaluation step, over all devices
+    c.evaluation.max_windows = placeholder(int)  # only the first so many windows; None: all
+
+    # Devices: "data" copies parameters, "fsdp" and "tensor" split them; -1 takes what is left.
+    c.mesh = "data:-1,fsdp:1,tensor:1"
+    return c
+
+
+def isodepth_model(
+    *,
+    vocab_size: int,
+    width: int,
+    head_dim: int,
+    effective_layers: int,
+    ends: int,
+    recurrences: int,
+    max_length: int,
+    injection: str = "linear",
+) -> ConfigDict:
+    """The model of the iso-depth study (arXiv:2604.21106): `ends` + looped layers + `ends`."""
+    prelude, core, coda = isodepth_split(effective_layers, ends, recurrences)
+    m = ConfigDict()
+    m.vocab_size = vocab_size  # V
+    m.width = width  # D
+    m.head_dim = head_dim
+    m.heads = m.get_ref("width") // m.get_ref("head_dim")  # H; follows an override of width
+    m.mlp_hidden = 4 * m.get_ref("width")  # F; follows an override of width
+    m.prelude_layers = prelude  # unshared layers before the loop
+    m.core_layers = core  # layers of the recurrent block
+    m.coda_layers = coda  # unshared layers after the loop
+    m.recurrences = recurrences  # r, times the block is applied
+    m.max_recurrences = m.get_ref("recurrences")  # most recurrences that training may draw
+    m.backprop_recurrences = 0  # gradients through the last k recurrences only; 0 = all
+    m.layer = "pre_norm"  # or "sandwich"
+    m.mlp = "relu2"  # or "gated_silu"
+    m.qk_norm = True  # RMSNorm without scale on queries and keys
+    m.qk_bias = False  # a bias on queries and keys
+    m.positions = "rope_half"  # rotary pairs (i, i + d/2); "rope_interleaved"; "learned"
+    m.rope_base = 10_000.0
+    m.max_length = max_length  # longest sequence (the table's length with learned positions)
+    m.embedding_scale = 1.0  # multiplies the embedding
+    m.embedding_norm = True  # RMSNorm after the embedding
+    # How a recurrence sees the prelude's output e: "passthrough" (not at all), "additive" (h + e),
+    # "linear" (W [e, h]), "diagonal" (decay * h + step * W e), "hyperconnect" (lanes).
+    m.injection = injection if recurrences > 1 else "passthrough"
+    m.injection_order = "input_first"  # linear: [e, h], or "state_first": [h, e]
+    m.lanes = 2 if m.injection == "hyperconnect" else 0  # K residual lanes of hyperconnections
+    # h before the first recurrence: "input" (e), "zeros", or "noise" (truncated normal).
+    m.initial_state = "zeros" if m.injection == "additive" else "input"
+    m.initial_state_std = 0.0  # standard deviation of that noise
+    m.state_norm = "every"  # RMSNorm on the state after "every" recurrence, the "last", or "none"
+    m.share_state_and_final_norm = False  # one scale for the state's norm and the readout's
+    m.readout_norm = "every"  # norm before the head: at "every" loop, the "last" only, or "none"
+    m.softcap = 15.0  # logits -> cap * tanh(logits / cap); 0 = none
+    m.tied_head = False  # the embedding is the unembedding
+    m.norm_epsilon = 1e-6
+    m.dropout = 0.0  # on both branches of every layer
+    m.init = "uniform_fan_in"  # matrices uniform with variance 1/fan_in; or "normal"
+    m.init_std = 0.0  # of matrices with init "normal"
+    m.embedding_init_std = 1.0
+    m.head_init_std = 0.001
+    m.remat = "none"  # recompute each "layer" in the backward pass, or "none"
+    m.attention = "xla"  # or "cudnn": fused, bfloat16 on NVIDIA GPUs
+    m.compute_dtype = "float32"  # "bfloat16" on accelerators
+    return m
+
+
+def fixed_depth() -> ConfigDict:
+    """Every step runs model.recurrences recurrences."""
+    return ConfigDict({"kind": "fixed"})
+
+
+def lognormal_poisson_depth(*, mean: float, sigma: float, minimum: int, maximum: int) -> ConfigDict:
+    """r = Poisson(rate) + 1 with a log-normal rate, clipped; its mean is `mean`."""
+    d = ConfigDict()
+    d.kind = "lognormal_poisson"  # or "uniform" on [minimum, maximum]
+    d.per = "step"  # one draw for the batch, or "sequence": one for each
+    d.mean = mean  # of what is drawn, after clipping
+    d.sigma = sigma  # standard deviation of log rate
+    d.minimum = minimum
+    d.maximum = maximum  # at most model.max_recurrences
+    return d
+
+
+def muonh_adamw(*, d_ref: int, batch_ref: int, tokens_ref: float) -> ConfigDict:
+    """MuonH for the matrices, AdamW for the rest, with the HyperP transfer rules."""
+    o = ConfigDict()
+    o.kind = "muonh_adamw"
+    o.momentum = 0.95  # of MuonH, Nesterov
+    o.b1 = 0.8  # of AdamW
+    o.b2 = 0.95
+    o.eps = 1e-10
+    o.warmup_steps = 0  # linear warm-up
+    o.final_fraction = 0.1  # of the peak rate, reached linearly at the end of the run
+    o.rates = ConfigDict()  # peak rates at the reference below, by parameter group
+    o.rates.matrix = 0.014
+    o.rates.embedding = 0.3
+    o.rates.unembedding = 0.004
+    o.rates.norm = 0.005
+    o.rates.lane = 0.01
+    o.rates.bias = 0.005
+    o.transfer = ConfigDict()  # from the reference at which the rates were tuned to this run
+    o.transfer.d_ref = d_ref  # width
+    o.transfer.batch_ref = batch_ref  # tokens per step
+    o.transfer.tokens_ref = tokens_ref  # training tokens
+    o.transfer.width_exponent = -0.5  # AdamW groups
+    o.transfer.data_exponent = -0.32  # matrices
+    o.transfer.matrix_batch_exponent = 0.558
+    o.transfer.adamw_batch_exponent = 0.558
+    return o
+
+
+def adamw(*, rate: float, decay: float, clip_norm: float, warmup_steps: int) -> ConfigDict:
+    """AdamW with one rate for all parameters."""
+    o = ConfigDict()
+    o.kind = "adamw"
+    o.b1 = 0.9
+    o.b2 = 0.95
+    o.eps = 1e-8
+    o.rate = rate  # peak
+    o.decay = decay  # decoupled, times the rate
+    o.decayed_groups = ("matrix", "embedding", "unembedding")  # parameter groups that decay
+    o.clip_norm = clip_norm  # bound on the global gradient norm
+    o.warmup_steps = warmup_steps  # linear warm-up
+    o.final_fraction = 0.1  # of the peak rate, reached linearly at the end of the run
+    return o
+
+
+def isodepth_reference_tokens(model: ConfigDict, tokens_per_parameter: float) -> float:
+    """Tokens of the reference run: so many per parameter that a forward pass executes."""
+    config = ModelConfig.from_tree(model.to_dict())
+    n = count_parameters(config)
+    executed = n.n_once + config.recurrences * (n.n_rec + n.n_inject)
+    return reference_tokens(executed, tokens_per_parameter)

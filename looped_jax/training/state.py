@@ -1,0 +1,93 @@
+"""The training state: parameters and optimiser state, made sharded, and its shape alone."""
+
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from looped_jax import parallel
+from looped_jax.config import AdamWRule, MuonHConfig, MuonHRule, RunConfig
+from looped_jax.model.config import ModelConfig
+from looped_jax.model.lm import LoopedLM
+from looped_jax.training import optimizer as optimizers
+
+
+class TrainState(flax.struct.PyTreeNode):
+    """What a step changes. `optimizer.step` counts the updates done."""
+
+    params: Any
+    optimizer: optimizers.OptimizerState
+
+
+def make_optimizer(rule: MuonHRule | AdamWRule) -> optax.GradientTransformationExtraArgs:
+    """The optimiser of a config's rule; rates and schedule are given to its update."""
+    if isinstance(rule, MuonHRule):
+        return optimizers.muonh_adamw(**rule._asdict())
+    return optimizers.adamw(**rule._asdict())
+
+
+def make_schedule(run: RunConfig) -> tuple[optimizers.Schedule, str]:
+    """The run's learning rates as data, and a table of how they came about."""
+    config = run.optimizer
+    if isinstance(config, MuonHConfig):
+        transferred = config.transfer.scale(
+            dict(config.rates),
+            d_model=run.model.width,
+            batch_tokens=run.batch_tokens,
+            tokens=run.steps * run.batch_tokens,
+        )
+        rates, table = transferred.rates, transferred.table()
+    else:
+        rates, table = {"all": config.rate}, f"learning rate {config.rate:g} for all parameters"
+    schedule = optimizers.Schedule.of(
+        total_steps=run.steps,
+        warmup_steps=config.warmup_steps,
+        final_fraction=config.final_fraction,
+        peak_rates=rates,
+    )
+    return schedule, table
+
+
+def init_params(model: ModelConfig, seed: int | jax.Array) -> Any:
+    """Parameters with their logical axis names, as `seed` draws them."""
+    rngs = {"params": jax.random.key(seed), "state": jax.random.key(seed)}
+    return LoopedLM(model).init(rngs, jnp.zeros((1, 1), jnp.int32))["params"]
+
+
+def state_shardings(
+    model: ModelConfig, optimizer: optax.GradientTransformationExtraArgs, mesh: Mesh
+) -> TrainState:
+    """A TrainState of shardings: moments lie where their parameters lie."""
+    boxed = jax.eval_shape(lambda: init_params(model, 0))
+    params = parallel.unboxed(boxed)
+    of_params = parallel.parameter_shardings(boxed, mesh)
+    of_optimizer = optimizers.match_parameters(
+        jax.eval_shape(optimizer.init, params), params, of_params, parallel.replicated(mesh)
+    )
+    return TrainState(of_params, of_optimizer)
+
+
+def init_state(
+    model: ModelConfig, optimizer: optax.GradientTransformationExtraArgs, mesh: Mesh, seed: int
+) -> TrainState:
+    """A fresh state, each device making its own part; the same numbers on every mesh."""
+
+    def init(seed):
+        params = parallel.unboxed(init_params(model, seed))
+        return TrainState(params, optimizer.init(params))
+
+    shardings = state_shardings(model, optimizer, mesh)
+    return jax.jit(init, out_shardings=shardings)(jnp.uint32(seed))
+
+
+def abstract_state(
+    model: ModelConfig, optimizer: optax.GradientTransformationExtraArgs, mesh: Mesh
+) -> TrainState:
+    """Shapes, dtypes and shardings of the state, nothing allocated: what a restore aims at."""
+    params = parallel.unboxed(jax.eval_shape(lambda: init_params(model, 0)))
+    state = TrainState(params, jax.eval_shape(optimizer.init, params))
+    place = lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+    return jax.tree.map(place, state, state_shardings(model, optimizer, mesh))
