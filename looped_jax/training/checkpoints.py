@@ -1,0 +1,343 @@
+"""Checkpoints: saved in the background, verified at every restore, on any mesh.
+
+The only module that imports orbax. A checkpoint is an orbax composite of four items, which plain
+orbax reads too:
+
+    params   the parameters          arrays   shape and dtype of every array, by key (JSON)
+    rest     all else of the state   extra    what the caller adds: data position, clock (JSON)
+
+orbax restores flipped bits, other dtypes and half-copied folders without a word, so the digests of
+`checkpoint_files` are checked first, then shapes and dtypes against `arrays`.
+
+In a run of several processes all of them make every call; process 0 decides and the others follow.
+"""
+
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar, get_args
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
+from jax.sharding import SingleDeviceSharding
+
+from looped_jax.errors import UserError
+from looped_jax.training import checkpoint_files as files
+from looped_jax.training import checkpoint_trees as trees
+
+Resume = Literal["may", "must", "no"]
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+_SLOW_WAIT_S = 1.0
+
+
+class _WithoutTraceback(logging.Filter):
+    """Lets orbax report a failed save in a line; the traceback is chained to our own error."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if "/orbax/checkpoint/" in record.pathname:
+            record.exc_info = None
+        return True
+
+
+logging.getLogger("absl").addFilter(_WithoutTraceback())
+
+
+class SaveFailed(RuntimeError):
+    """A checkpoint could not be written; the ones before it are untouched."""
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What a checkpoint held.
+
+    Attributes:
+      step: the step after which it was saved.
+      state: the state (or the parameters) with the structure and shardings that were asked for.
+      extra: what was given to `Checkpoints.save` beside the state.
+    """
+
+    step: int
+    state: Any
+    extra: dict[str, Any]
+
+
+class Checkpoints:
+    """The checkpoints of one run, for the process (or processes) that train it."""
+
+    def __init__(self, folder: Path, keep: int):
+        """
+        Args:
+          folder: an own folder for the checkpoints; made at the first save.
+          keep: how many complete checkpoints stay, the newest ones. The oldest goes only after
+            the next one is complete, so one more fits on the disk for a while.
+        """
+        if keep < 1:
+            raise UserError(f"keep={keep} checkpoints: allowed are whole numbers from 1")
+        self.folder = Path(folder).absolute()
+        self._keep = keep
+        self._orbax = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler())
+        self._finisher = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._at_work: tuple[int, Future[None]] | None = None
+        self._attempts = 0
+
+    def save(self, step: int, state: Any, extra: Mapping[str, Any]) -> None:
+        """Starts to save; returns once the state is on the host, so it may be donated straight on.
+
+        At most one save is at work, and one copy of the state on the host: if the save before is
+        not yet complete, this one waits for it, with a warning if that takes long.
+
+        Args:
+          step: number of optimiser steps done; later than all steps saved so far.
+          state: tree of arrays with an entry `params` at the top (dict, dataclass or named tuple).
+          extra: JSON values to find again beside it.
+
+        Raises:
+          SaveFailed: this save, or the one before, could not be written.
+        """
+        start = time.monotonic()
+        self.wait()
+        waited = time.monotonic() - start
+        if waited > _SLOW_WAIT_S:
+            _log.warning(
+                "step %d waited %.1f s for the checkpoint before it: save less often", step, waited
+            )
+        newest = self.latest_step()
+        if newest is not None and step <= newest:
+            raise ValueError(f"step {step} is not after the newest checkpoint, step {newest}")
+        named, arrays = trees.split(state)
+        extra = json.loads(json.dumps(extra, allow_nan=False))
+        items = {name: ocp.args.StandardSave(tree) for name, tree in named.items()}
+        items |= {"arrays": ocp.args.JsonSave(arrays), "extra": ocp.args.JsonSave(extra)}
+        try:
+            if jax.process_index() == 0:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                if self._attempts == 0:
+                    files.discard_unfinished(self.folder)
+            # Each save has a path of its own: orbax's threads outlive a save that failed.
+            self._attempts += 1
+            path = files.unfinished_path(self.folder, step, self._attempts)
+            self._orbax.save(path, args=ocp.args.Composite(**items))
+        except Exception as error:
+            raise self._failed(step, error) from error
+        self._at_work = step, self._finisher.submit(self._finish, step, path)
+
+    def wait(self) -> None:
+        """Returns when the last save is complete. Raises SaveFailed if it could not be written."""
+        if self._at_work is None:
+            return
+        step, work = self._at_work
+
+        def finish() -> None:
+            try:
+                work.result()
+            except Exception as error:
+                raise self._failed(step, error) from error
+            finally:
+                if work.done():  # not after a Ctrl-C
+                    self._at_work = None
+
+        if jax.process_index() > 0:
+            finish()
+        _on_process_0(finish)
+
+    def latest_step(self) -> int | None:
+        """Step of the newest complete checkpoint (its content is not verified), or None."""
+        return max(files.complete_steps(self.folder), default=None)
+
+    def restore(self, abstract_state: Any, resume: Resume) -> Restored | None:
+        """The newest checkpoint that is as it was written, or None for a start from step 0.
+
+        A damaged checkpoint is reported, set aside as STEP.broken, and the one before it taken.
+
+        Args:
+          abstract_state: shapes, dtypes and shardings to restore to (arrays will do). Mesh and
+            number of devices and processes need not be those of the save.
+          resume: "may" restores if there is a checkpoint; "must" refuses to start without one;
+            "no" refuses to start where there is one.
+
+        Raises:
+          UserError: refused by `resume`; all checkpoints are damaged; or the checkpoint does not
+            fit `abstract_state` (the keys are named).
+        """
+        if resume not in get_args(Resume):
+            raise UserError(f"resume={resume!r}: allowed are {', '.join(get_args(Resume))}")
+        self.wait()
+        step = _on_process_0(lambda: self._choose(resume))
+        return None if step is None else _load(self.folder, step, abstract_state)
+
+    def close(self) -> None:
+        """Waits for the last save and ends the background threads."""
+        try:
+            self.wait()
+        finally:
+            self._finisher.shutdown()
+            self._orbax.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _finish(self, step: int, path: Path) -> None:
+        """In the background: waits for orbax on all processes, then makes the step complete."""
+        self._orbax.wait_until_finished()
+        if jax.process_index() == 0:
+            files.complete(path, step)
+            files.remove_old(self.folder, self._keep)
+
+    def _failed(self, step: int, error: Exception) -> SaveFailed:
+        if jax.process_index() == 0:
+            with contextlib.suppress(
+                OSError
+            ):  # the space is needed, for the run's status if not more
+                files.discard_unfinished(self.folder)
+        newest = self.latest_step()
+        kept = "there is none before it" if newest is None else f"step {newest} is untouched"
+        reason = " ".join(str(error).split())
+        return SaveFailed(f"cannot save the checkpoint of step {step} ({kept}): {reason}")
+
+    def _choose(self, resume: Resume) -> int | None:
+        steps = files.complete_steps(self.folder)
+        broken = files.broken_steps(self.folder)
+        if resume == "no" and (steps or broken):
+            newest = max(steps or broken)
+            raise UserError(
+                f"{self.folder} holds checkpoints (newest: step {newest}) and resume is 'no': "
+                "resume, or choose another folder"
+            )
+        files.discard_unfinished(self.folder)
+        step, damaged = _newest_good(self.folder, None)
+        if step is not None:
+            for broken_step in damaged:
+                files.set_aside(self.folder, broken_step)
+        elif damaged or broken:
+            raise _all_damaged(self.folder, damaged | dict.fromkeys(broken, "set aside earlier"))
+        elif resume == "must":
+            raise UserError(f"{self.folder} holds no checkpoint and resume is 'must'")
+        return step
+
+
+def restore_params(folder: Path, abstract_params: Any, step: int | None = None) -> Restored:
+    """The parameters alone, read-only: nothing in the folder is touched, a run may be at work.
+
+    Args:
+      folder: the folder of checkpoints.
+      abstract_params: shapes, dtypes and shardings to restore to, on any mesh.
+      step: which checkpoint; None for the newest that is as it was written.
+
+    Raises:
+      UserError: there is no such checkpoint, it is damaged, or it does not fit `abstract_params`.
+    """
+    folder = Path(folder).absolute()
+    items = ("params", "arrays", "extra")
+
+    def choose() -> int:
+        steps = files.complete_steps(folder)
+        if step is not None and step not in steps:
+            have = ", ".join(map(str, steps)) or "none"
+            raise UserError(f"{folder} holds no checkpoint of step {step}: there are {have}")
+        if step is not None:
+            reason = files.damage(folder, step, items)
+            if reason:
+                raise UserError(f"checkpoint {folder / str(step)} is damaged: {reason}")
+            return step
+        chosen, damaged = _newest_good(folder, items)
+        if chosen is None and damaged:
+            raise _all_damaged(folder, damaged)
+        if chosen is None:
+            raise UserError(f"{folder} holds no checkpoint")
+        return chosen
+
+    chosen = _on_process_0(choose)
+    restored = _load(folder, chosen, {"params": abstract_params})
+    return Restored(restored.step, restored.state["params"], restored.extra)
+
+
+def _newest_good(folder: Path, items: tuple[str, ...] | None) -> tuple[int | None, dict[int, str]]:
+    """The newest undamaged step, if any, and the damage of all newer ones. Warns of each."""
+    damaged: dict[int, str] = {}
+    # Listed anew each time: a run at work may complete and remove checkpoints meanwhile.
+    while steps := [step for step in files.complete_steps(folder) if step not in damaged]:
+        reason = files.damage(folder, steps[-1], items)
+        if reason is None:
+            return steps[-1], damaged
+        _log.warning(
+            "checkpoint %s is damaged: %s; falling back to the one before",
+            folder / str(steps[-1]),
+            reason,
+        )
+        damaged[steps[-1]] = reason
+    return None, damaged
+
+
+def _all_damaged(folder: Path, damaged: Mapping[int, str]) -> UserError:
+    reasons = "; ".join(f"step {step}: {damaged[step]}" for step in sorted(damaged, reverse=True))
+    return UserError(
+        f"every checkpoint in {folder} is damaged ({reasons}): "
+        "bring one back from a copy, or remove the folder to start from step 0"
+    )
+
+
+def _load(folder: Path, step: int, abstract_state: Any) -> Restored:
+    """Restores what `abstract_state` asks for from a verified checkpoint."""
+    path = folder / str(step)
+    wanted_trees, wanted_arrays = trees.split(abstract_state)
+    targets = jax.tree.map(_target, wanted_trees)
+    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as orbax:
+        described = orbax.restore(
+            path,
+            args=ocp.args.Composite(arrays=ocp.args.JsonRestore(), extra=ocp.args.JsonRestore()),
+        )
+        trees.refuse_misfit(path, described.arrays, wanted_arrays)
+        restored = orbax.restore(
+            path,
+            args=ocp.args.Composite(
+                **{name: ocp.args.StandardRestore(target) for name, target in targets.items()}
+            ),
+        )
+    placed = {name: restored[name] for name in targets}
+    return Restored(step, trees.join(placed, abstract_state), described.extra)
+
+
+def _target(leaf: Any) -> jax.ShapeDtypeStruct:
+    sharding = getattr(leaf, "sharding", None)
+    if sharding is None:
+        if jax.process_count() > 1:
+            raise ValueError("with several processes every array to restore needs a sharding")
+        sharding = SingleDeviceSharding(jax.devices()[0])
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def _on_process_0(decide: Callable[[], T]) -> T:
+    """Runs `decide` on process 0 and gives its JSON result, or its error, to all processes."""
+    if jax.process_count() == 1:
+        return decide()
+    outcome: dict[str, Any] = {}
+    if jax.process_index() == 0:
+        try:
+            outcome["value"] = decide()
+        except (UserError, SaveFailed) as error:
+            outcome = {"error": str(error), "save_failed": isinstance(error, SaveFailed)}
+    message = np.frombuffer(json.dumps(outcome).encode(), np.uint8)
+    length = int(multihost_utils.broadcast_one_to_all(np.int32(message.size)))
+    message = np.resize(message, length)
+    outcome = json.loads(multihost_utils.broadcast_one_to_all(message).tobytes())
+    if "error" in outcome:
+        raise (SaveFailed if outcome["save_failed"] else UserError)(outcome["error"])
+    return outcome["value"]
