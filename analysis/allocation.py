@@ -15,11 +15,14 @@ import pandas as pd
 from scipy.optimize import elementwise
 
 from analysis.errors import NotIdentifiedError
-from analysis.flops import Architecture, WidthPolynomial
+from analysis.flops import Architecture, WidthPolynomial, architectures
 from analysis.laws import FloatArray, Injection, JointLaw
+from analysis.runs import RunTable
 
 # The search reaches this factor beyond the widths of the runs; further out the law says nothing.
 WIDTH_REACH = 1e4
+# Points of a drawn frontier.
+GRID = 41
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,71 @@ class EquivalentSize:
     d_model: float
     unique: float
     effective: Estimate
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Everything the fitted law says about spending compute, per r in ascending order.
+
+    `optima` over a fine grid of budgets within the study's range; `at_budgets` at the study's own.
+    `gaps` and `sizes` compare with r = 1 and are empty when no run has it.
+    """
+
+    injection: Injection
+    optima: list[Optima]
+    at_budgets: list[Optima]
+    growth: list[Growth]
+    gaps: list[FrontierGap]
+    gaps_at_budgets: list[FrontierGap]
+    sizes: list[EquivalentSize]
+
+
+def allocate(table: RunTable, law: JointLaw, resamples: pd.DataFrame | None) -> Allocation:
+    """Allocation, frontiers and equivalent sizes of a fitted law.
+
+    resamples: columns phi, alpha, beta, E, A, B, one accepted bootstrap resample a row; None
+    leaves the intervals out. Raises InputError when the FLOPs function of width is not known
+    exactly, NotIdentifiedError when the law has no optimum.
+    """
+    designs = architectures(table.runs)
+    budgets = np.unique(table.runs["budget"].to_numpy(np.float64))
+    grid = np.geomspace(budgets[0], budgets[-1], GRID) if len(budgets) > 1 else budgets
+    on_grid = _frontiers(law, designs, table.injection, grid, resamples)
+    at_budgets = _frontiers(law, designs, table.injection, budgets, resamples)
+    growths = [growth(*pair) for pair in on_grid.values()] if len(budgets) > 1 else []
+    looped = [r for r in designs if r != 1] if 1 in designs else []
+    phi = None if resamples is None else resamples["phi"].to_numpy(np.float64)
+    return Allocation(
+        injection=table.injection,
+        optima=[optima for optima, _ in on_grid.values()],
+        at_budgets=[optima for optima, _ in at_budgets.values()],
+        growth=growths,
+        gaps=[_gap(on_grid[r], on_grid[1]) for r in looped],
+        gaps_at_budgets=[_gap(at_budgets[r], at_budgets[1]) for r in looped],
+        sizes=[equivalent_size(law, designs[r], designs[1], table.injection, phi) for r in looped],
+    )
+
+
+def _frontiers(
+    law: JointLaw,
+    designs: Mapping[float, Architecture],
+    injection: Injection,
+    budgets: FloatArray,
+    resamples: pd.DataFrame | None,
+) -> dict[float, tuple[Optima, Optima | None]]:
+    return {
+        r: (
+            optimal_allocation(law, design, injection, budgets),
+            None
+            if resamples is None
+            else resampled_allocation(resamples, design, injection, budgets),
+        )
+        for r, design in designs.items()
+    }
+
+
+def _gap(mine: tuple[Optima, Optima | None], unlooped: tuple[Optima, Optima | None]) -> FrontierGap:
+    return frontier_gap(mine[0], unlooped[0], mine[1], unlooped[1])
 
 
 def optimal_allocation(

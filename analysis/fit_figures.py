@@ -21,19 +21,19 @@ from analysis.plots import (
     count_axis,
     legend_below,
     new_figure,
-    recurrence_handles,
+    point_handles,
     styled,
 )
 
 
 @dataclass(frozen=True)
 class PhiRow:
-    """One line of a forest plot. `ours` sets this study apart from published values."""
+    """One line of a forest plot; without φ it is a heading."""
 
     label: str
-    phi: float
-    ci95: tuple[float, float] | None
-    ours: bool
+    phi: float | None = None
+    ci95: tuple[float, float] | None = None
+    ours: bool = True
 
 
 @styled
@@ -76,31 +76,18 @@ def _worth_ticks(r_max: float) -> list[float]:
 @styled
 def forest(rows: Sequence[PhiRow]) -> Figure:
     """φ with its 95 % interval over studies and over parts of this one, first row on top."""
-    fig = new_figure(7.2, 0.9 + 0.27 * len(rows))
+    fig = new_figure(7.2, 0.7 + 0.23 * len(rows))
     ax = fig.subplots()
     ax.axvspan(0, 1, color=BAND, alpha=0.5, linewidth=0)
     for edge in (0, 1):
         ax.axvline(edge, color=GREY, linewidth=0.8)
     heights = np.arange(len(rows))[::-1]
     for y, row in zip(heights, rows, strict=True):
-        colour = ACCENT if row.ours else "black"
-        text = f"{row.phi:.2f}"
-        if row.ci95 is not None:
-            ax.plot(row.ci95, [y, y], color=colour, linewidth=1.6)
-            text += f"  [{row.ci95[0]:.2f}, {row.ci95[1]:.2f}]"
-        ax.plot(row.phi, y, "o" if row.ours else "D", color=colour, markersize=5)
-        ax.annotate(
-            text,
-            (1.01, y),
-            xycoords=("axes fraction", "data"),
-            va="center",
-            color=colour,
-            fontsize=8,
-            annotation_clip=False,
-        )
+        if row.phi is not None:
+            _forest_row(ax, y, row, row.phi)
     ax.set_yticks(heights, [row.label for row in rows])
     for label, row in zip(ax.get_yticklabels(), rows, strict=True):
-        label.set_color(ACCENT if row.ours else "black")
+        label.set_fontweight("bold" if row.phi is None else "normal")
     ax.set_ylim(-0.6, len(rows) - 0.4)
     low, high = ax.get_xlim()
     ax.set_xlim(min(low, -0.05), max(high, 1.05))
@@ -109,6 +96,24 @@ def forest(rows: Sequence[PhiRow]) -> Figure:
     ax.grid(False, axis="y")
     ax.set_xlabel("φ")
     return fig
+
+
+def _forest_row(ax: Axes, y: float, row: PhiRow, phi: float) -> None:
+    colour = ACCENT if row.ours else "black"
+    text = f"{phi:.2f}"
+    if row.ci95 is not None:
+        ax.plot(row.ci95, [y, y], color=colour, linewidth=1.8)
+        text += f"  [{row.ci95[0]:.2f}, {row.ci95[1]:.2f}]"
+    ax.plot(phi, y, "o" if row.ours else "D", color=colour, markersize=5)
+    ax.annotate(
+        text.replace("-", "−"),
+        (1.01, y),
+        xycoords=("axes fraction", "data"),
+        va="center",
+        color=colour,
+        fontsize=8,
+        annotation_clip=False,
+    )
 
 
 @styled
@@ -126,7 +131,7 @@ def predicted_against_actual(booked: pd.DataFrame, predicted: FloatArray) -> Fig
     ax.set_aspect("equal")
     ax.set_xlabel("loss of the law (nats)")
     ax.set_ylabel("measured loss (nats)")
-    legend_below(fig, recurrence_handles(styles))
+    legend_below(fig, point_handles(styles))
     return fig
 
 
@@ -152,7 +157,7 @@ def residuals(booked: pd.DataFrame, n_effective: FloatArray, predicted: FloatArr
     for ax in axes.flat:
         ax.axhline(0, color=GREY, linewidth=0.8)
     fig.supylabel("measured − law (nats)", fontsize=9)
-    legend_below(fig, recurrence_handles(styles))
+    legend_below(fig, point_handles(styles))
     return fig
 
 

@@ -17,9 +17,15 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.backend_bases import FigureCanvasBase
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from analysis.files import write_bytes
 
 # Okabe & Ito, "Color universal design" (2008); its yellow is left out, it vanishes on white paper.
 _PALETTE = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
@@ -111,11 +117,15 @@ def budget_colours(budgets: Sequence[float]) -> dict[float, Any]:
 
 def recurrence_handles(styles: RecurrenceStyle, colour: str | None = None) -> list[Line2D]:
     """Legend entries, one per r; in one colour where colour means something else."""
-    handles = []
-    for r in styles.recurrences:
-        style = styles(r) | ({"color": colour} if colour else {})
-        handles.append(Line2D([], [], label=f"r = {r:g}", **style))
-    return handles
+    recolour = {"color": colour} if colour else {}
+    return [
+        Line2D([], [], label=f"r = {r:g}", **(styles(r) | recolour)) for r in styles.recurrences
+    ]
+
+
+def point_handles(styles: RecurrenceStyle) -> list[Line2D]:
+    """Legend entries of a figure that has points only."""
+    return [Line2D([], [], label=f"r = {r:g}", **styles.points(r)) for r in styles.recurrences]
 
 
 def power_of_ten(value: float) -> str:
@@ -173,18 +183,25 @@ def empty(ax: Axes, text: str) -> None:
 
 def svg(figure: Figure) -> bytes:
     """The figure as SVG, for embedding."""
-    return _render(figure, "svg", metadata={"Date": None})
+    return _render(figure, FigureCanvasSVG, "print_svg", metadata={"Date": None})
 
 
 def save(figure: Figure, folder: Path, name: str) -> None:
     """Write `name`.png and `name`.pdf into `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.png").write_bytes(_render(figure, "png", dpi=PNG_DPI))
-    (folder / f"{name}.pdf").write_bytes(_render(figure, "pdf", metadata={"CreationDate": None}))
+    png = _render(figure, FigureCanvasAgg, "print_png")
+    pdf = _render(figure, FigureCanvasPdf, "print_pdf", metadata={"CreationDate": None})
+    write_bytes(folder / f"{name}.png", png)
+    write_bytes(folder / f"{name}.pdf", pdf)
 
 
-def _render(figure: Figure, kind: str, **options) -> bytes:
+def _render(figure: Figure, canvas: type[FigureCanvasBase], method: str, **options) -> bytes:
+    """Straight to the backend: savefig would arrange and draw everything twice for each format."""
     buffer = io.BytesIO()
     with matplotlib.rc_context(STYLE):
-        figure.savefig(buffer, format=kind, **options)
+        if figure.get_layout_engine() is not None:
+            FigureCanvasAgg(figure)
+            figure.draw_without_rendering()
+            figure.set_layout_engine("none")
+        figure.set_dpi(PNG_DPI)
+        getattr(canvas(figure), method)(buffer, **options)
     return buffer.getvalue()
