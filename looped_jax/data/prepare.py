@@ -114,7 +114,7 @@ def _write(
     folder: Path,
     say: Callable[[str], None],
 ) -> None:
-    for leftover in (*shards.shard_files(folder), *folder.glob(f"*{UNFINISHED}*")):
+    for leftover in {*shards.shard_files(folder), *folder.glob(f"*{UNFINISHED}*")}:
         leftover.unlink()
     encoder = loaded or _train_tokenizer(source, request["vocab_size"], say)
     write_bytes(folder / shards.TOKENIZER, encoder.to_json().encode())

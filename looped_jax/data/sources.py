@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import lzma
+import re
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -251,16 +252,16 @@ class TfdsInput:
     """A split of a TFDS data set stored as array_record, read without TensorFlow."""
 
     def __init__(self, spec: str, text_field: str):
+        data_set, split = parse_tfds(spec)
         try:
             import tensorflow_datasets as tfds
         except ImportError as error:
             raise UserError(
                 f"{spec} needs TFDS: pip install tensorflow-datasets ({error})"
             ) from error
-        self.name = spec
+        self.name = f"tfds:{data_set}:{split}"
         self.text_field = text_field
         self.consumed = 0
-        data_set, split = parse_tfds(spec)
         try:
             self._builder = tfds.builder(data_set, file_format="array_record")
             self._builder.download_and_prepare(file_format="array_record")
@@ -290,10 +291,10 @@ class TfdsInput:
 
 def parse_tfds(spec: str) -> tuple[str, str]:
     """`tfds:NAME[:SPLIT]` as (name, split); NAME may end in a version, as in `lm1b:1.1.0`."""
-    name, colon, last = spec.removeprefix("tfds:").rpartition(":")
-    if not colon or last.replace(".", "").replace("*", "").isdigit():
-        return spec.removeprefix("tfds:"), "train"
-    return name, last
+    parts = re.fullmatch(r"tfds:([^:]+(?::[0-9][0-9.*]*)?)(?::(.+))?", spec)
+    if parts is None:
+        raise UserError(f"{spec} is not tfds:NAME or tfds:NAME:SPLIT")
+    return parts[1], parts[2] or "train"
 
 
 def split_documents(chunks: Iterable[str]) -> Iterator[Piece]:

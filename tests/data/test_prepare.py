@@ -1,0 +1,225 @@
+"""Preparation counts right, can be typed again, and refuses to mix."""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from looped_jax.data import prepare as module
+from looped_jax.data import shards
+from looped_jax.data.prepare import prepare
+from looped_jax.data.shards import TokenData
+from looped_jax.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+
+
+def prepare_books(books, out, **options):
+    said = []
+    asked = {"validation": str(books / "c.txt"), "vocab_size": 300, "say": said.append}
+    return prepare(str(options.pop("source", books)), out, **asked | options), said
+
+
+def test_counts_and_content(data, books):
+    splits, tokenizer = data.manifest["splits"], data.tokenizer()
+    for split, stream, names in (
+        ("train", data.train, "ab"),
+        ("validation", data.validation, "c"),
+    ):
+        texts = [(books / f"{name}.txt").read_text("utf-8") for name in names]
+        tokens = stream.read(0, len(stream))
+        assert tokenizer.decode(tokens) == "".join(text + "<|endoftext|>" for text in texts)
+        assert splits[split] == {
+            "tokens": len(tokens),
+            "bytes": sum(len(text.encode()) for text in texts),
+            "documents": len(texts),
+        }
+    assert data.vocab_size == 300
+    assert data.train.read(0, 10**6).max() < 300
+
+
+def test_bytes_of_validation_tokens(data):
+    tokens = data.validation.read(0, len(data.validation))
+    covered = data.validation_bytes.read(0, len(data.validation))
+    assert covered.sum() == data.manifest["splits"]["validation"]["bytes"]
+    assert (covered[tokens == data.end_of_text_id] == 0).all()
+    uniform = np.log(data.vocab_size)  # nats per token of a model that knows nothing
+    bits = uniform * (len(tokens) - 1) / np.log(2)
+    assert uniform * data.bits_per_byte_factor == pytest.approx(bits / covered[1:].sum())
+    assert data.bytes_per_token == pytest.approx(covered[1:].mean())
+
+
+def test_the_tokenizer_never_sees_validation_text(tmp_path):
+    (tmp_path / "a.txt").write_text("plain words " * 100)
+    (tmp_path / "b.txt").write_text("zyzzyva zyzzyva " * 100)
+    data, said = prepare_books(
+        tmp_path, tmp_path / "out", source=tmp_path / "a.txt", validation=str(tmp_path / "b.txt")
+    )
+    assert len(data.tokenizer().encode("zyzzyva")) > 5
+    assert data.vocab_size < 300
+    assert any("tokens only, not for --vocab_size=300" in line for line in said)
+
+
+def test_typed_again_it_finds_its_work(data, books, monkeypatch):
+    before = {path.name: path.stat().st_mtime_ns for path in data.folder.iterdir()}
+    again, said = prepare_books(books, data.folder)
+    assert again.digest == data.digest
+    assert len(said) == 1
+    assert f"{data.folder} is already prepared: " in said[0]
+    assert {path.name: path.stat().st_mtime_ns for path in data.folder.iterdir()} == before
+
+
+def test_the_same_text_elsewhere_is_the_same_source(data, books, tmp_path):
+    shutil.copytree(books, tmp_path / "moved")
+    again, said = prepare_books(tmp_path / "moved", data.folder)
+    assert again.digest == data.digest
+    assert "already prepared" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"vocab_size": 301}, r"vocab_size=300, not vocab_size=301: choose another --out"),
+        ({"source": "bundled", "validation": None}, r"source=.*books\d*, not source=bundled"),
+        ({"validation": "0.5"}, r"validation=.*c\.txt, not validation=0\.5"),
+        ({"text_field": "body"}, r"text_field=text, not text_field=body"),
+    ],
+)
+def test_another_request_is_refused(data, books, options, message):
+    with pytest.raises(UserError, match=f"holds data prepared with {message}"):
+        prepare_books(books, data.folder, **options)
+    data.verify()
+
+
+def test_changed_text_is_refused(data, books, tmp_path):
+    shutil.copytree(books, tmp_path / "books")
+    data, _ = prepare_books(tmp_path / "books", tmp_path / "out")
+    (tmp_path / "books" / "b.txt").write_text("new")
+    with pytest.raises(UserError, match=r"prepared with another content of b\.txt"):
+        prepare_books(tmp_path / "books", tmp_path / "out")
+    data.verify()
+
+
+def test_killed_at_any_line_it_starts_again(data, books, tmp_path):
+    """kill -9 at each line the program prints; the result is always that of one clean run."""
+    program = (
+        "import itertools, os, sys\n"
+        "from looped_jax.data.prepare import prepare\n"
+        "lines = itertools.count(1)\n"
+        "def say(line):\n"
+        "    if next(lines) == int(sys.argv[4]): os.kill(os.getpid(), 9)\n"
+        "prepare(sys.argv[1], sys.argv[2], validation=sys.argv[3], vocab_size=300, say=say)\n"
+    )
+    out = tmp_path / "out"
+    for line in ("1", "2", "3"):  # after the tokenizer, the train split, the validation split
+        arguments = [str(books), str(out), str(books / "c.txt"), line]
+        done = subprocess.run([sys.executable, "-c", program, *arguments], cwd=ROOT, check=False)
+        assert done.returncode == -9
+        assert not (out / "manifest.json").exists()
+    (out / "train-00007.npy").touch()
+    (out / "train-00000.npy.unfinished-1").touch()
+    again, _ = prepare_books(books, out)
+    assert again.digest == data.digest
+    assert sorted(p.name for p in out.iterdir()) == sorted(p.name for p in data.folder.iterdir())
+
+
+def test_only_one_process_prepares_a_folder(books, tmp_path):
+    with open(tmp_path / ".lock", "w") as lock:
+        lock.write("4711\n")
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match=r"process 4711 is preparing .* right now"):
+            prepare_books(books, tmp_path)
+
+
+def test_a_fraction_of_documents(tmp_path):
+    lines = "".join(f'{{"text": "document number {i}"}}\n' for i in range(200))
+    (tmp_path / "a.jsonl").write_text(lines)
+    data, _ = prepare_books(
+        tmp_path / "a.jsonl", tmp_path / "out", source=tmp_path / "a.jsonl", validation="0.2"
+    )
+    counts = {split: data.manifest["splits"][split]["documents"] for split in module.SPLITS}
+    assert sum(counts.values()) == 200
+    assert 15 <= counts["validation"] <= 65
+    assert (data.train.read(0, 10**6) == data.end_of_text_id).sum() == counts["train"]
+
+
+def test_shards_make_no_difference(data, books, tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "SHARD_TOKENS", 1000)
+    split, _ = prepare_books(books, tmp_path / "out")
+    assert len(split.manifest["streams"]["train"]["shards"]) > 10
+    for name in ("train", "validation", "validation_bytes"):
+        one, many = getattr(data, name), getattr(split, name)
+        np.testing.assert_array_equal(one.read(0, len(one)), many.read(0, len(many)))
+
+
+def test_batches_make_no_difference(data, books, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "BATCH_CHARACTERS", 1)
+    again, _ = prepare_books(books, tmp_path / "out")
+    assert again.digest == data.digest
+
+
+def test_a_given_tokenizer_is_used(data, books, tmp_path):
+    file = data.folder / "tokenizer.json"
+    options = {"tokenizer_file": file, "vocab_size": None, "validation": str(books / "a.txt")}
+    again, _ = prepare_books(books, tmp_path / "out", **options)
+    assert (again.folder / "tokenizer.json").read_bytes() == file.read_bytes()
+    assert again.manifest["tokenizer"] == data.manifest["tokenizer"]
+    with pytest.raises(UserError, match=r"prepared with vocab_size=None, not vocab_size=300"):
+        prepare_books(books, tmp_path / "out", validation=str(books / "a.txt"))
+    with pytest.raises(UserError, match=r"--vocab_size=300 and --tokenizer=.*give one of the two"):
+        prepare_books(books, tmp_path / "out", tokenizer_file=file)
+
+
+def test_a_split_without_documents_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("The only document.")
+    for fraction, split in (("0.000001", "validation"), ("0.999999", "train")):
+        with pytest.raises(UserError, match=f"no document of --source is left for the {split}"):
+            prepare_books(tmp_path, tmp_path / split, validation=fraction)
+        with pytest.raises(UserError, match="holds no prepared data"):
+            TokenData.open(tmp_path / split)
+
+
+def test_progress_tells_part_rate_and_time_left(books, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "PROGRESS_SECONDS", 0.0)
+    _, said = prepare_books(books, tmp_path / "out")
+    assert any(
+        line.startswith("tokens of train: 50% of the input, 0.0M characters, ")
+        and line.endswith(" s left")
+        for line in said
+    )
+
+
+def run(*arguments, folder):
+    done = subprocess.run(
+        [sys.executable, "-m", "looped_jax.data.prepare", *map(str, arguments)],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_command_line(books, data, tmp_path):
+    arguments = ["--source=.", "--validation=c.txt", f"--out={tmp_path}", "--vocab_size=300"]
+    status, output, error = run(*arguments, folder=books)
+    assert (status, error) == (0, "")
+    assert f"{tmp_path} is prepared: " in output
+    assert TokenData.open(tmp_path).digest == data.digest
+
+
+def test_command_line_errors(books):
+    status, output, error = run("--source=bundled", "--out=a.txt/x", folder=books)
+    assert (status, output) == (2, "")
+    assert error == "error: cannot write into folder a.txt/x: Not a directory\n"
+    status, _, error = run("--out=x", folder=books)
+    assert status == 2
+    assert error.startswith("error: flag --source=None: ")
+    assert error.count("\n") == 1

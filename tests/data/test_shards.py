@@ -1,0 +1,100 @@
+"""Shards read as one stream, and damage is found."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from looped_jax.data import shards
+from looped_jax.data.shards import ShardWriter, TokenData, TokenStream
+from looped_jax.errors import UserError
+from looped_jax.files import read_json, write_json
+
+
+@pytest.fixture
+def stream(tmp_path, monkeypatch):
+    """The numbers 0 … 999 in shards of 64, written a few at a time."""
+    monkeypatch.setattr(shards, "SHARD_TOKENS", 64)
+    writer = ShardWriter(tmp_path, "train", "uint16")
+    for part in np.split(np.arange(1000), [1, 2, 100, 101, 500]):
+        writer.add(part)
+    entry = writer.finish()
+    assert entry["length"] == 1000
+    assert [s["length"] for s in entry["shards"]] == [64] * 15 + [40]
+    return TokenStream(tmp_path, entry["shards"], entry["dtype"])
+
+
+@pytest.fixture
+def copy(data, tmp_path):
+    """A copy of prepared data that a test may damage."""
+    shutil.copytree(data.folder, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def test_reading_across_shards(stream):
+    assert len(stream) == 1000
+    np.testing.assert_array_equal(stream.read(60, 200), np.arange(60, 260))
+    np.testing.assert_array_equal(stream.read(990, 200), np.arange(990, 1000))
+    assert stream.read(0, 0).shape == (0,)
+
+
+@pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 200])
+def test_windows_across_shards(stream, length):
+    starts = np.random.default_rng(0).permutation(1000 - length + 1)
+    windows = stream.windows(starts, length)
+    assert windows.dtype == np.int32
+    np.testing.assert_array_equal(windows, starts[:, None] + np.arange(length))
+
+
+def test_large_ids_keep_their_value(tmp_path):
+    writer = ShardWriter(tmp_path, "train", "uint32")
+    writer.add(np.array([70_000, 151_935]))
+    entry = writer.finish()
+    stream = TokenStream(tmp_path, entry["shards"], entry["dtype"])
+    np.testing.assert_array_equal(stream.read(0, 2), [70_000, 151_935])
+
+
+def test_an_intact_folder_verifies(data):
+    data.verify()
+    assert TokenData.open(data.folder).digest == data.digest
+
+
+def test_a_missing_folder_says_how_to_make_it(tmp_path):
+    with pytest.raises(UserError, match=r"none does not exist: make it with python -m looped_jax"):
+        TokenData.open(tmp_path / "none")
+    with pytest.raises(UserError, match="holds no prepared data"):
+        TokenData.open(tmp_path)
+
+
+def test_another_format_is_refused(copy):
+    write_json(copy / "manifest.json", read_json(copy / "manifest.json") | {"format": 99})
+    with pytest.raises(UserError, match=r"format 99; this version reads 1"):
+        TokenData.open(copy)
+
+
+def test_a_missing_shard_is_named(copy):
+    (copy / "train-00000.npy").unlink()
+    with pytest.raises(UserError, match=r"train-00000\.npy is missing"):
+        TokenData.open(copy)
+
+
+def test_a_cut_shard_is_named(copy):
+    shard = copy / "validation-00000.npy"
+    shard.write_bytes(shard.read_bytes()[:-2])
+    with pytest.raises(UserError, match=r"validation-00000\.npy is damaged"):
+        TokenData.open(copy)
+
+
+def test_a_shard_of_another_length_is_named(copy):
+    np.save(copy / "train-00000.npy", np.zeros(7, np.uint16))
+    with pytest.raises(UserError, match=r"holds uint16\[7\], but its manifest says uint16\[\d+\]"):
+        TokenData.open(copy)
+
+
+@pytest.mark.parametrize("name", ["train-00000.npy", "tokenizer.json"])
+def test_verify_finds_a_flipped_bit(copy, name):
+    content = bytearray((copy / name).read_bytes())
+    content[-2] ^= 1
+    (copy / name).write_bytes(content)
+    with pytest.raises(UserError, match=f"{name} is not the file that was prepared"):
+        TokenData.open(copy).verify()

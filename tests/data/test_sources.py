@@ -1,0 +1,286 @@
+"""Every kind of source gives its documents, each whole and on one side of the split only."""
+
+import gzip
+import json
+import lzma
+import sys
+import types
+from itertools import pairwise
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from looped_jax.data import sources
+from looped_jax.data.sources import END_OF_TEXT, cut, open_source, parse_tfds, split_documents
+from looped_jax.errors import UserError
+
+
+def documents(source, split="train"):
+    whole, current = [], ""
+    for piece in source.pieces(split):
+        current += piece.text
+        if piece.ends_document:
+            whole.append(current)
+            current = ""
+    assert current == ""
+    return whole
+
+
+def documents_of(path, **options):
+    return documents(
+        open_source(str(path), "0.5", **{"text_field": "text", **options})
+    ) + documents(open_source(str(path), "0.5", **{"text_field": "text", **options}), "validation")
+
+
+def test_bundled_holds_out_one_novel(novel):
+    source = open_source("bundled", None, "text")
+    assert documents(source, "validation") == [novel]
+    train = documents(source)
+    assert len(train) == 6
+    assert sum(len(text.encode()) for text in train) == 4_760_739
+    assert novel not in train
+
+
+def test_bundled_validation_is_fixed():
+    with pytest.raises(UserError, match=r"--validation=x with --source=bundled"):
+        open_source("bundled", "x", "text")
+
+
+TEXTS = [f"Document {i}.\r\nZeile — zwei.\n" for i in range(20)]
+
+
+def write_text(path):
+    path.write_text(END_OF_TEXT.join(TEXTS), "utf-8", newline="")
+
+
+def write_text_xz(path):
+    path.write_bytes(lzma.compress(END_OF_TEXT.join(TEXTS).encode()))
+
+
+def write_jsonl(path):
+    path.write_text("\n\n".join(json.dumps({"id": 1, "text": t}) for t in TEXTS), "utf-8")
+
+
+def write_jsonl_gz(path):
+    path.write_bytes(gzip.compress("\n".join(json.dumps({"text": t}) for t in TEXTS).encode()))
+
+
+def write_parquet(path):
+    pyarrow.parquet.write_table(pyarrow.table({"id": range(20), "text": TEXTS}), path)
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("a.txt", write_text),
+        ("a.txt.xz", write_text_xz),
+        ("a.jsonl", write_jsonl),
+        ("a.jsonl.gz", write_jsonl_gz),
+        ("a.parquet", write_parquet),
+    ],
+)
+def test_every_kind_of_file_gives_its_documents_unchanged(tmp_path, name, write):
+    write(tmp_path / name)
+    assert sorted(documents_of(tmp_path / name)) == sorted(TEXTS)
+
+
+def test_a_folder_a_glob_and_a_named_validation_file(tmp_path):
+    (tmp_path / "deep").mkdir()
+    for name in ("b.txt", "a.txt", "deep/c.txt", "picture.png"):
+        (tmp_path / name).write_text(name)
+    held_out = str(tmp_path / "deep" / ".." / "a.txt")
+    assert documents(open_source(str(tmp_path), held_out, "text")) == ["b.txt", "deep/c.txt"]
+    pattern = open_source(str(tmp_path / "*.txt"), held_out, "text")
+    assert documents(pattern) == ["b.txt"]
+    assert documents(pattern, "validation") == ["a.txt"]
+
+
+def test_a_fraction_parts_documents_by_their_content(tmp_path):
+    rows = [{"text": f"document {i % 500}"} for i in range(1000)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    source = open_source(str(tmp_path / "a.jsonl"), "0.2", "text")
+    train, validation = documents(source), documents(source, "validation")
+    assert sorted(train + validation) == sorted(row["text"] for row in rows)
+    assert not set(train) & set(validation)
+    assert 60 <= len(set(validation)) <= 140  # 100 expected of 500, standard deviation 9
+    wider = documents(open_source(str(tmp_path / "a.jsonl"), "0.4", "text"), "validation")
+    assert set(validation) < set(wider)
+
+
+def test_long_documents_come_in_pieces_cut_between_words(monkeypatch):
+    monkeypatch.setattr(sources, "PIECE_CHARACTERS", 100)
+    text = "Some words, of varied lengths; and 12 345 numbers.\n\n" * 40
+    pieces = list(cut(text))
+    assert "".join(piece.text for piece in pieces) == text
+    assert [piece.ends_document for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+    assert all(len(piece.text) <= 200 for piece in pieces)
+    for before, after in pairwise(pieces):
+        assert before.text[-1].isalpha()
+        assert after.text[0] == " "
+        assert after.text[1].isalpha()
+    assert [len(piece.text) for piece in cut("x" * 500)] == [100, 100, 100, 200]
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_separators_are_found_across_chunks(monkeypatch, size):
+    monkeypatch.setattr(sources, "PIECE_CHARACTERS", 30)
+    texts = ["one two three " * 20, " \n", "four\n", "<|endof" * 30, "five six " * 9, ""]
+    stream = END_OF_TEXT.join(texts)
+    chunks = [stream[i : i + size] for i in range(0, len(stream), size)]
+    whole, current = [], ""
+    for piece in split_documents(chunks):
+        current += piece.text
+        if piece.ends_document:
+            whole.append(current)
+            current = ""
+    assert whole == [text for text in texts if text.strip()]
+    assert current == ""
+
+
+def test_progress_is_counted(books):
+    source = open_source(str(books), str(books / "c.txt"), "text")
+    list(source.pieces("train"))
+    assert [each.consumed for each in source.train] == [each.size for each in source.train]
+
+
+def write(path, content):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", "", r"a\.txt is empty"),
+        ("a.pdf", "x", r"a\.pdf is not one of \.txt, .*\.parquet \("),
+        ("a.parquet.gz", "x", r"a\.parquet\.gz is not one of"),
+        ("a.txt", b"caf\xe9 au", r"a\.txt is not UTF-8: "),
+        ("a.txt.xz", "no xz", r"cannot decompress .*a\.txt\.xz"),
+        ("a.txt.xz", lzma.compress(b"abc" * 99)[:-9], r"cannot decompress .*a\.txt\.xz"),
+        ("a.txt.gz", "no gzip", r"cannot decompress .*a\.txt\.gz"),
+        ("a.parquet", "PAR1", r"a\.parquet is not a parquet file"),
+        ("a.jsonl", '{"text": "a"}\n{"text"', r"a\.jsonl line 2 is not JSON"),
+        ("a.jsonl", "[1]", r"a\.jsonl line 1 is no record with fields but a list"),
+        ("a.jsonl", '{"body": "a"}', r"line 1 has no field 'text' \(--text_field\); it has 'body'"),
+        ("a.jsonl", '{"text": 3}', r"line 1: field 'text' is not text but int"),
+        ("a.jsonl", r'{"text": "\ud800"}', r"line 1: field 'text' is not UTF-8"),
+    ],
+)
+def test_unusable_files_are_named(tmp_path, name, content, message):
+    path = write(tmp_path / name, content)
+    with pytest.raises(UserError, match=message):
+        documents_of(path)
+
+
+def test_a_parquet_file_without_the_field(tmp_path):
+    write_parquet(tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"no field 'body' \(--text_field\); it has 'id', 'text'"):
+        documents_of(tmp_path / "a.parquet", text_field="body")
+
+
+@pytest.mark.parametrize(
+    ("source", "validation", "message"),
+    [
+        ("none.txt", "0.1", r"--source=none\.txt: no such file or folder"),
+        (".", "0.1", r"--source=\.: no file in this folder is one of \.txt"),
+        ("c.txt", None, r"--source=c\.txt needs --validation"),
+        ("c.txt", "1.5", r"--validation=1\.5: a fraction of documents lies between 0 and 1"),
+        ("c.txt", "nan", r"--validation=nan: a fraction"),
+        ("c.txt", "none.txt", r"--validation=none\.txt: no such file"),
+        ("c.txt", "c.txt", r"--validation=c\.txt holds out all of --source=c\.txt"),
+    ],
+)
+def test_unusable_calls_are_named(tmp_path, books, monkeypatch, source, validation, message):
+    monkeypatch.chdir(tmp_path if source == "." else books)
+    with pytest.raises(UserError, match=message):
+        open_source(source, validation, "text")
+
+
+@pytest.mark.parametrize(
+    ("spec", "parsed"),
+    [
+        ("tfds:lm1b", ("lm1b", "train")),
+        ("tfds:lm1b:test", ("lm1b", "test")),
+        ("tfds:lm1b:1.1.0", ("lm1b:1.1.0", "train")),
+        ("tfds:wiki40b/en:1.3.0:train[:50%]", ("wiki40b/en:1.3.0", "train[:50%]")),
+    ],
+)
+def test_tfds_names(spec, parsed):
+    assert parse_tfds(spec) == parsed
+
+
+def test_tfds_without_a_name():
+    with pytest.raises(UserError, match=r"tfds: is not tfds:NAME or tfds:NAME:SPLIT"):
+        open_source("tfds:", "0.1", "text")
+
+
+def test_tfds_missing_names_the_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    with pytest.raises(UserError, match=r"tfds:x needs TFDS: pip install tensorflow-datasets"):
+        open_source("tfds:x", "0.1", "text")
+
+
+class RecordedBuilder:
+    """What is used of a TFDS builder, with the answers TFDS 4.9 gives."""
+
+    def __init__(self, name, file_format):
+        assert file_format == "array_record"
+        if name != "tales":
+            raise LookupError(f"Dataset {name} not found.\nMore lines.")
+        split = types.SimpleNamespace(num_bytes=99, shard_lengths=[3])
+        splits = {"train": split, "test": split}
+        self.info = types.SimpleNamespace(full_name="tales/1.0.0", splits=splits)
+
+    def download_and_prepare(self, file_format):
+        assert file_format == "array_record"
+
+    def as_data_source(self, split):
+        return [{"text": f"{split} tale {i}: é".encode()} for i in range(3)]
+
+
+def test_tfds_records_are_documents(monkeypatch):
+    module = types.ModuleType("tensorflow_datasets")
+    module.builder = RecordedBuilder
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", module)
+    source = open_source("tfds:tales", "tfds:tales:test", "text")
+    assert documents(source) == [f"train tale {i}: é" for i in range(3)]
+    assert documents(source, "validation") == [f"test tale {i}: é" for i in range(3)]
+    assert source.train[0].sha256() != source.validation[0].sha256()
+    assert source.train[0].consumed == source.train[0].size == 3
+    with pytest.raises(UserError, match=r"cannot open tfds:no with TFDS: Dataset no not found\.$"):
+        open_source("tfds:no", "0.1", "text")
+    with pytest.raises(UserError, match=r"--validation=tfds:tales:train holds out all of"):
+        open_source("tfds:tales", "tfds:tales:train", "text")
+
+
+@pytest.mark.filterwarnings("default")
+def test_tfds_itself(tmp_path, monkeypatch):
+    tfds = pytest.importorskip(
+        "tensorflow_datasets", reason="pip install tensorflow-datasets to test it for real"
+    )
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+
+    class LoopedTales(tfds.core.GeneratorBasedBuilder):
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self):
+            features = tfds.features.FeaturesDict({"text": tfds.features.Text()})
+            return tfds.core.DatasetInfo(builder=self, features=features)
+
+        def _split_generators(self, _):
+            return {"train": self._generate_examples(5), "test": self._generate_examples(2)}
+
+        def _generate_examples(self, n):
+            for i in range(n):
+                yield i, {"text": f"tale {i} of {n}: é"}
+
+    LoopedTales(data_dir=tmp_path, file_format="array_record").download_and_prepare(
+        file_format="array_record"
+    )
+    source = open_source("tfds:looped_tales", "tfds:looped_tales:test", "text")
+    assert sorted(documents(source)) == [f"tale {i} of 5: é" for i in range(5)]
+    assert sorted(documents(source, "validation")) == [f"tale {i} of 2: é" for i in range(2)]
+    assert len(source.train[0].sha256()) == 64
+    with pytest.raises(UserError, match="Unknown split 'nope'"):
+        open_source("tfds:looped_tales:nope", "0.5", "text")
