@@ -7,11 +7,25 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from analysis import fit_command, reproduce
+from analysis import (
+    allocate_command,
+    compare_command,
+    fit_command,
+    isoflop_command,
+    report,
+    reproduce,
+)
 from analysis.errors import AnalysisError
 
 #: Modules with ``add_parser(subparsers)`` that registers a command and its ``run(args)``.
-COMMANDS = (fit_command, reproduce)
+COMMANDS = (
+    fit_command,
+    isoflop_command,
+    allocate_command,
+    compare_command,
+    report,
+    reproduce,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

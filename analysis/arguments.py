@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from analysis.bootstrap import RESAMPLES
+from analysis.fit import STARTS
 from analysis.laws import INJECTIONS
 from analysis.runs import RunTable, load_runs
 
@@ -36,6 +38,20 @@ def read_table(args: argparse.Namespace) -> RunTable:
 def add_seed_argument(parser: argparse.ArgumentParser) -> None:
     """``--seed``, of the random starts and resamples."""
     parser.add_argument("--seed", type=non_negative, default=0, metavar="N", help="default: 0")
+
+
+def add_effort_arguments(parser: argparse.ArgumentParser) -> None:
+    """``--starts`` and ``--bootstrap``: how hard a fit tries and how often it is resampled."""
+    parser.add_argument(
+        "--starts", type=positive, default=STARTS, metavar="N", help=f"default: {STARTS}"
+    )
+    parser.add_argument(
+        "--bootstrap",
+        type=non_negative,
+        default=RESAMPLES,
+        metavar="N",
+        help=f"resamples, 0 for none (default: {RESAMPLES})",
+    )
 
 
 def positive(text: str) -> int:

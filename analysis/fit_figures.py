@@ -51,9 +51,12 @@ def phi_interval(phi: float, ci95: tuple[float, float] | None, r_max: float) -> 
     if ci95 is not None:
         ax.plot([low, high], [0, 0], color=ACCENT, linewidth=6, solid_capstyle="butt", alpha=0.55)
         for end in (low, high):
-            ax.annotate(f"{end:.2f}", (end, -0.28), ha="center", va="top", color=ACCENT, fontsize=8)
+            text = f"{end:.2f}".replace("-", "−")
+            ax.annotate(text, (end, -0.28), ha="center", va="top", color=ACCENT, fontsize=8)
     ax.plot(phi, 0, "o", color=ACCENT, markersize=9, markeredgecolor="white")
-    ax.annotate(f"φ = {phi:.2f}", (phi, 0.2), ha="center", va="bottom", fontweight="bold")
+    ax.annotate(
+        f"φ = {phi:.2f}".replace("-", "−"), (phi, 0.2), ha="center", va="bottom", fontweight="bold"
+    )
     edge_text: dict[str, Any] = {"va": "top", "fontsize": 8, "color": GREY}
     ax.annotate("  repeating adds nothing", (0, 0.93), ha="left", **edge_text)
     ax.annotate("as good as unshared layers  ", (1, 0.93), ha="right", **edge_text)

@@ -237,7 +237,7 @@ def runs(study: Study) -> Section:
     header = ["run", "FLOPs", "r", "N once", "N rec", "N inject", "D", "loss", "law", "residual"]
     details = folded(f"All {len(rows)} runs that were fitted", table(header, rows))
     dropped = study.table.dropped
-    html = f"<p>{len(rows)} runs were fitted, {len(dropped)} were dropped.</p>"
+    html = f"<p>Fitted: {len(rows)} runs. Dropped: {len(dropped)}.</p>"
     if dropped:
         html += table(["dropped run", "reason"], [[run.run, run.reason] for run in dropped])
     return Section("Runs", html, details=details, anchor="runs")

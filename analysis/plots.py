@@ -163,7 +163,8 @@ def budget_axis(axis: Axis) -> None:
 
 
 def _label_log(axis: Axis, subs: tuple[float, ...], label: Callable[[float], str]) -> None:
-    axis.set_major_locator(LogLocator(subs=subs, numticks=12))
+    numticks = 6 if subs == (1,) else 12  # whole decades may be skipped, parts of them may not
+    axis.set_major_locator(LogLocator(subs=subs, numticks=numticks))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _position: label(value)))
 

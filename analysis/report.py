@@ -15,16 +15,14 @@ from pathlib import Path
 from analysis import fit_sections, scaling_sections
 from analysis.allocation import allocate
 from analysis.arguments import (
+    add_effort_arguments,
     add_seed_argument,
     add_table_arguments,
-    non_negative,
-    positive,
     read_table,
 )
-from analysis.bootstrap import RESAMPLES, UNITS
+from analysis.bootstrap import UNITS
 from analysis.errors import AnalysisError, NotIdentifiedError
 from analysis.files import write_text
-from analysis.fit import STARTS
 from analysis.fit_json import dumps
 from analysis.fit_json import to_json as fit_json
 from analysis.isoflop import exponents, isoflop_curves
@@ -162,16 +160,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add_table_arguments(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
-    parser.add_argument(
-        "--starts", type=positive, default=STARTS, metavar="N", help=f"default: {STARTS}"
-    )
-    parser.add_argument(
-        "--bootstrap",
-        type=non_negative,
-        default=RESAMPLES,
-        metavar="N",
-        help=f"resamples, 0 for none (default: {RESAMPLES})",
-    )
+    add_effort_arguments(parser)
     parser.add_argument(
         "--unit",
         choices=UNITS,

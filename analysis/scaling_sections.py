@@ -10,10 +10,14 @@ import numpy as np
 
 from analysis import figures, fit_figures
 from analysis.allocation import Allocation, Estimate, FrontierGap
+from analysis.bootstrap import FEW_BLOCKS
 from analysis.isoflop import Exponents, IsoFlopCurve, PowerLaw
 from analysis.page import Html, PageFigure, Section, folded, scientific, table
 from analysis.plots import compact
 from analysis.study import Study
+
+# An interval of φ wider than this leaves most readings of the point open.
+WIDE = 0.5
 
 
 @dataclass(frozen=True)
@@ -88,9 +92,21 @@ def _signed(value: float) -> str:
 def _verdict(study: Study, phi: Estimate) -> str:
     if study.settings.phi is not None:
         return "These runs were fitted with φ given, so they say nothing about its value here."
-    if phi.ci95 is None:
-        return "Without an interval this is a point, not an answer: run with --bootstrap=200."
-    low, high = phi.ci95
+    if study.bootstrap is None or phi.ci95 is None:
+        return "Without an interval this is a point, not an answer."
+    text = _reading(*phi.ci95)
+    if phi.ci95[1] - phi.ci95[0] > WIDE:
+        text += " The interval is the result; the point within it says little."
+    if study.bootstrap.n_blocks < FEW_BLOCKS:
+        text += (
+            f" And with only {study.bootstrap.n_blocks} blocks of runs to redraw, it is likely "
+            "too narrow."
+        )
+    return text
+
+
+def _reading(low: float, high: float) -> str:
+    """The interval in words, against 0 (a repetition adds nothing) and 1 (worth new layers)."""
     if low > 1:
         return "In these runs repeating a block is worth more than as many unshared blocks."
     if high < 0:
@@ -226,6 +242,9 @@ def allocation(data: Scaling) -> Section:
         caption="Exponents ± one standard error [95 % interval]. a + b exceeds 1 because "
         "FLOPs per token grow more slowly than N: attention and unembedding are linear in width.",
     )
+    reasons = [e.refused for e in data.exponents if e.refused]
+    if reasons:
+        html += f"<p class=note>Refused: {escape('. '.join(reasons))}.</p>"
     beyond = [f"r = {o.r:g}" for o in optima if o.extrapolated.any()]
     if beyond:
         html += (
@@ -259,7 +278,7 @@ def _exponent_rows(data: Scaling) -> list[list[object]]:
     rows: list[list[object]] = []
     for e in data.exponents:
         if e.n_params is None or e.tokens is None:
-            rows.append([f"{e.r:g}", f"vertices: refused, {e.refused}", None, None, None, None])
+            rows.append([f"{e.r:g}", "vertices", "refused", "refused", None, None])
         else:
             rows.append(
                 [
