@@ -6,7 +6,6 @@
 
 import ml_collections
 from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
 
 from looped_jax.model.accounting import count_parameters
 from looped_jax.model.config import ModelConfig, isodepth_split
@@ -25,11 +24,10 @@ def get_config() -> ConfigDict:
     c.data.sequence_length = 128  # T, tokens predicted per sequence
     c.data.batch_size = 16  # sequences per optimiser step, over all devices
 
-    c.budget = ConfigDict()  # exactly one of the three
-    c.budget.steps = placeholder(int)  # optimiser steps
-    c.budget.tokens = placeholder(float)  # training tokens D
-    c.budget.flops = placeholder(float)  # training FLOPs C, by the analytic count
-    c.budget.tokens = 2e7
+    c.budget = ConfigDict()  # exactly one of the three; 0 = not this one
+    c.budget.steps = 0  # optimiser steps
+    c.budget.tokens = 2e7  # training tokens D
+    c.budget.flops = 0.0  # training FLOPs C, by the analytic count
 
     c.model = isodepth_model(
         vocab_size=2048, width=64, head_dim=32, effective_layers=10, ends=1, recurrences=4,
@@ -50,13 +48,12 @@ def get_config() -> ConfigDict:
     c.checkpoint.keep = 2  # complete checkpoints that stay
 
     c.log = ConfigDict()
-    c.log.every_steps = 20  # lines of metrics.jsonl
-    c.log.tensorboard = True  # event files beside metrics.jsonl
+    c.log.every_steps = 20  # lines of metrics.jsonl, points of TensorBoard
 
     c.evaluation = ConfigDict()
     c.evaluation.every_steps = 0  # validation loss during training; 0: only at the end
     c.evaluation.batch_size = 32  # sequences per evaluation step, over all devices
-    c.evaluation.max_windows = placeholder(int)  # only the first so many windows; None: all
+    c.evaluation.max_windows = 0  # only the first so many windows; 0: all
 
     # Devices: "data" copies parameters, "fsdp" and "tensor" split them; -1 takes what is left.
     c.mesh = "data:-1,fsdp:1,tensor:1"

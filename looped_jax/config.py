@@ -31,11 +31,11 @@ class DataConfig:
 
 @dataclasses.dataclass(frozen=True)
 class BudgetConfig:
-    """How long a run trains: exactly one of the three is set."""
+    """How long a run trains: exactly one of the three is above 0."""
 
-    steps: int | None
-    tokens: float | None
-    flops: float | None
+    steps: int
+    tokens: float
+    flops: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,14 +112,13 @@ class CheckpointConfig:
 @dataclasses.dataclass(frozen=True)
 class LogConfig:
     every_steps: int
-    tensorboard: bool
 
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationConfig:
     every_steps: int
     batch_size: int
-    max_windows: int | None
+    max_windows: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,13 +159,12 @@ class RunConfig:
           UserError: the budget is less than one step.
         """
         budget = self.budget
-        if budget.steps is not None:
+        if budget.steps:
             steps, given = budget.steps, f"budget.steps = {budget.steps}"
-        elif budget.tokens is not None:
+        elif budget.tokens:
             steps = round(budget.tokens / self.batch_tokens)
             given = f"budget.tokens = {budget.tokens:g}"
         else:
-            assert budget.flops is not None
             steps = round(budget.flops / (self.flops_per_token * self.batch_tokens))
             given = f"budget.flops = {budget.flops:g}"
         if steps < 1:
@@ -178,12 +176,17 @@ class RunConfig:
 
 
 def resolve(config: ConfigDict) -> RunConfig:
-    """Checks a config tree and builds the RunConfig.
+    """Checks a config tree and builds the RunConfig; raises as `resolve_json` does."""
+    return resolve_json(to_json(config))
+
+
+def resolve_json(tree: Mapping[str, Any]) -> RunConfig:
+    """The RunConfig of a tree of JSON values, such as config.json holds.
 
     Raises:
       UserError: a key is missing, unknown, of the wrong kind, or does not fit the others.
     """
-    tree = to_json(config)
+    tree = dict(tree)
     try:
         sections = {
             "model": ModelConfig.from_tree(tree.pop("model", {})),
@@ -234,10 +237,12 @@ def _depth(tree: Mapping[str, Any], model: ModelConfig) -> DepthConfig:
 
 
 def _check_budget(budget: BudgetConfig) -> None:
-    given = {k: v for k, v in dataclasses.asdict(budget).items() if v is not None}
+    given = {key: value for key, value in dataclasses.asdict(budget).items() if value}
     if len(given) != 1:
-        named = ", ".join(f"budget.{k} = {v}" for k, v in given.items()) or "none of them"
-        raise UserError(f"{named} given; allowed: exactly one of budget.steps, .tokens, .flops")
+        named = ", ".join(f"budget.{key} = {value}" for key, value in given.items()) or "no budget"
+        raise UserError(
+            f"{named} given; allowed: exactly one of budget.steps, .tokens, .flops, the others 0"
+        )
     key, value = given.popitem()
     if not (math.isfinite(value) and value > 0):
         raise UserError(f"budget.{key} = {value}; allowed: above 0")
@@ -255,13 +260,11 @@ def _check_numbers(run: RunConfig) -> None:
         "log.every_steps": (run.log.every_steps, 1),
         "evaluation.every_steps": (run.evaluation.every_steps, 0),
         "evaluation.batch_size": (run.evaluation.batch_size, 1),
+        "evaluation.max_windows": (run.evaluation.max_windows, 0),
     }
     for key, (value, bound) in least.items():
         if not value >= bound:
             raise UserError(f"{key} = {value}; allowed: at least {bound}")
-    windows = run.evaluation.max_windows
-    if windows is not None and windows < 1:
-        raise UserError(f"evaluation.max_windows = {windows}; allowed: None (all) or at least 1")
 
 
 def _check_fit(run: RunConfig) -> None:

@@ -89,5 +89,15 @@ def abstract_state(
     """Shapes, dtypes and shardings of the state, nothing allocated: what a restore aims at."""
     params = parallel.unboxed(jax.eval_shape(lambda: init_params(model, 0)))
     state = TrainState(params, jax.eval_shape(optimizer.init, params))
-    place = lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-    return jax.tree.map(place, state, state_shardings(model, optimizer, mesh))
+    return jax.tree.map(_placed, state, state_shardings(model, optimizer, mesh))
+
+
+def abstract_params(model: ModelConfig, mesh: Mesh) -> Any:
+    """Shapes, dtypes and shardings of the parameters alone, for evaluation."""
+    boxed = jax.eval_shape(lambda: init_params(model, 0))
+    shardings = parallel.parameter_shardings(boxed, mesh)
+    return jax.tree.map(_placed, parallel.unboxed(boxed), shardings)
+
+
+def _placed(x: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)

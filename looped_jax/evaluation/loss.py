@@ -1,0 +1,117 @@
+"""Validation loss on the held-out text, at any depth, with its standard error."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from looped_jax import parallel
+from looped_jax.data.pipeline import validation_batches
+from looped_jax.data.shards import TokenData
+from looped_jax.model.config import ModelConfig
+from looped_jax.model.lm import LoopedLM
+from looped_jax.training.losses import token_cross_entropy
+
+
+@dataclasses.dataclass(frozen=True)
+class ValidationLoss:
+    """Mean loss over the scored tokens.
+
+    Attributes:
+      loss: nats per token.
+      standard_error: of that mean, in nats; windows of T tokens are the independent units.
+      bits_per_byte: the same total over the bytes of text that the tokens cover.
+      tokens: how many were scored.
+    """
+
+    loss: float
+    standard_error: float
+    bits_per_byte: float
+    tokens: int
+
+
+def validation_loss(
+    model: ModelConfig,
+    params: Any,
+    data: TokenData,
+    mesh: Mesh,
+    *,
+    sequence_length: int,
+    batch_size: int,
+    max_windows: int,
+    chunk: int,
+    recurrences: int,
+) -> ValidationLoss:
+    """Scores the held-out text in windows of `sequence_length` targets.
+
+    Args:
+      params: parameters, on the mesh (which has to be active).
+      batch_size: windows per step over all devices.
+      max_windows: only the first so many windows; 0 for all.
+      chunk: most tokens whose logits exist at one time.
+      recurrences: depth; one compiled step serves them all.
+    """
+    scorer = window_scorer(model, chunk, mesh)
+    nats, tokens, n_bytes = [], [], 0
+    batches = validation_batches(
+        data,
+        sequence_length=sequence_length,
+        batch_size=batch_size,
+        max_windows=max_windows or None,
+        process_index=jax.process_index(),
+        process_count=jax.process_count(),
+    )
+    for batch in batches:
+        on_device = parallel.global_batch(batch, mesh)
+        scored = scorer(
+            params, on_device["tokens"], on_device["mask"], on_device["bytes"],
+            jnp.int32(recurrences),
+        )  # fmt: skip
+        window_nats, window_tokens, batch_bytes = jax.device_get(scored)
+        nats.append(window_nats)
+        tokens.append(window_tokens)
+        n_bytes += int(batch_bytes)
+    return _summarise(np.concatenate(nats), np.concatenate(tokens), n_bytes)
+
+
+@functools.lru_cache(maxsize=8)
+def window_scorer(model: ModelConfig, chunk: int, mesh: Mesh) -> Callable[..., Any]:
+    """(params, tokens, mask, bytes, r) -> (nats per window (B,), tokens per window (B,), bytes)."""
+    lm = LoopedLM(model)
+
+    def score(params, tokens_BT, mask_BT, bytes_BT, recurrences):
+        variables = {"params": params}
+        rngs = {"state": jax.random.key(0)}
+        inputs_BT, targets_BT = tokens_BT[:, :-1], tokens_BT[:, 1:]
+        h_BTD: Any = lm.apply(variables, inputs_BT, recurrences, method="hidden", rngs=rngs)
+        h_BTD = lm.apply(variables, h_BTD, method="readout_input")
+        kernel_DV: Any = lm.apply(variables, method="head_kernel")
+        nats_N = token_cross_entropy(
+            h_BTD.reshape(-1, model.width), kernel_DV, targets_BT.reshape(-1),
+            softcap=model.softcap or None, chunk=chunk,
+        )  # fmt: skip
+        nats_BT = jnp.where(mask_BT, nats_N.reshape(mask_BT.shape), 0.0)
+        return jnp.sum(nats_BT, 1), jnp.sum(mask_BT, 1), jnp.sum(bytes_BT)
+
+    return jax.jit(score, out_shardings=parallel.replicated(mesh))
+
+
+def _summarise(nats_W: np.ndarray, tokens_W: np.ndarray, n_bytes: int) -> ValidationLoss:
+    """The mean over tokens, with the standard error of a ratio of sums over windows."""
+    filled = tokens_W > 0
+    nats_W, tokens_W = nats_W[filled].astype(np.float64), tokens_W[filled].astype(np.float64)
+    total, windows = tokens_W.sum(), len(tokens_W)
+    mean = nats_W.sum() / total
+    spread = np.sum(np.square(nats_W - mean * tokens_W)) * windows / max(windows - 1, 1)
+    return ValidationLoss(
+        loss=float(mean),
+        standard_error=float(np.sqrt(spread) / total),
+        bits_per_byte=float(nats_W.sum() / (math.log(2) * n_bytes)),
+        tokens=int(total),
+    )

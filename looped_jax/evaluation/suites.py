@@ -1,0 +1,51 @@
+"""The suites of measurements by name, and what each one is given."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from jax.sharding import Mesh
+
+from looped_jax.config import RunConfig
+from looped_jax.data.shards import TokenData
+from looped_jax.evaluation.loss import validation_loss
+from looped_jax.training.progress import Display
+from looped_jax.training.run_folder import RunFolder
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """A trained run, restored: what every suite measures. The mesh is active."""
+
+    run: RunConfig
+    params: Any
+    data: TokenData
+    mesh: Mesh
+    folder: RunFolder
+    display: Display
+
+
+# A suite returns its part of summary.json; larger tables it writes into the run folder itself.
+Suite = Callable[[Trained], dict[str, Any]]
+
+
+def loss_suite(trained: Trained) -> dict[str, Any]:
+    """Validation loss at the config's depth: the summary's top-level `loss`."""
+    run = trained.run
+    result = validation_loss(
+        run.model, trained.params, trained.data, trained.mesh,
+        sequence_length=run.data.sequence_length,
+        batch_size=run.evaluation.batch_size,
+        max_windows=run.evaluation.max_windows,
+        chunk=run.loss.chunk,
+        recurrences=run.model.recurrences,
+    )  # fmt: skip
+    return {
+        "loss": result.loss,
+        "loss_standard_error": result.standard_error,
+        "bits_per_byte": result.bits_per_byte,
+        "validation_tokens": result.tokens,
+    }
+
+
+SUITES: dict[str, Suite] = {"loss": loss_suite}

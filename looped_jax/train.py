@@ -1,0 +1,63 @@
+"""Trains one run.
+
+    python -m looped_jax.train --config=configs/quickstart.py --workdir=runs/one
+    python -m looped_jax.train --config=configs/base.py --workdir=runs/wide --config.model.width=128
+
+Typed again, it goes on from the last checkpoint; a finished run only says its result.
+"""
+
+import signal
+import sys
+from pathlib import Path
+
+from absl import flags
+from ml_collections import config_flags
+
+from looped_jax import cli
+from looped_jax.training.checkpoints import SaveFailed
+from looped_jax.training.interruption import Interrupted
+from looped_jax.training.progress import Display
+from looped_jax.training.reporting import Diverged
+from looped_jax.training.trainer import train
+
+FAILED_STATUS = 1
+
+
+def define_flags() -> None:
+    config_flags.DEFINE_config_file("config", None, "What to train: configs/NAME.py.")
+    flags.DEFINE_string("workdir", None, "The run folder; made if it does not exist.")
+    flags.DEFINE_enum(
+        "resume", "may", ["may", "must", "no"],
+        "may: go on from a checkpoint if there is one; must: refuse to start without one; "
+        "no: refuse to start where there is one.",
+    )  # fmt: skip
+    flags.mark_flags_as_required(["config", "workdir"])
+
+
+def main(_: list[str]) -> int:
+    values = flags.FLAGS
+    try:
+        with Display() as display:
+            summary = train(values.config, Path(values.workdir), values.resume, display)
+    except Diverged as error:
+        print(f"diverged: {error}; the last good checkpoint stays", file=sys.stderr)
+        return FAILED_STATUS
+    except SaveFailed as error:
+        print(f"failed: {error}", file=sys.stderr)
+        return FAILED_STATUS
+    except Interrupted as error:
+        print(f"interrupted: {error}; the same command goes on", file=sys.stderr)
+        # A scheduler that sent SIGTERM requeues what ended in good order.
+        return cli.INTERRUPTED_STATUS if error.signal_number == signal.SIGINT else 0
+    print(
+        f"{summary['run']}: loss {summary['loss']:.4f} ± {summary['loss_standard_error']:.4f} nats "
+        f"({summary['bits_per_byte']:.4f} bits per byte) on held-out text after "
+        f"{summary['tokens']:,} tokens, {summary['train_flops']:.3g} FLOPs; "
+        f"{Path(values.workdir) / 'summary.json'}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    define_flags()
+    cli.run(main)

@@ -1,0 +1,283 @@
+"""A run from config to summary, in one ordered function; typed again it goes on where it was."""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from looped_jax import parallel
+from looped_jax.config import MAY_CHANGE, RunConfig, resolve, to_json
+from looped_jax.data.pipeline import count_train_windows, train_batches
+from looped_jax.data.shards import TokenData
+from looped_jax.errors import UserError
+from looped_jax.evaluation.loss import ValidationLoss, validation_loss
+from looped_jax.model.accounting import count_parameters
+from looped_jax.training import state as states
+from looped_jax.training.checkpoints import Checkpoints, Resume
+from looped_jax.training.interruption import Interrupted, StopRequest
+from looped_jax.training.optimizer import Schedule
+from looped_jax.training.progress import Display, Progress
+from looped_jax.training.reporting import Clock, DeferredMetrics, Diverged, MetricsWriter
+from looped_jax.training.run_folder import RunFolder
+from looped_jax.training.step import train_step
+
+_log = logging.getLogger(__name__)
+
+
+def train(config: ConfigDict, workdir: Path, resume: Resume, display: Display) -> dict[str, Any]:
+    """Trains the run that `config` describes in `workdir`, or goes on with it.
+
+    Args:
+      config: a tree as configs/base.py describes.
+      workdir: the run folder; made if need be.
+      resume: "may" goes on from a checkpoint if there is one, "must" refuses to start without,
+        "no" refuses to start where there is one.
+      display: where progress is shown.
+
+    Returns:
+      The summary. A run that is finished is not run again.
+
+    Raises:
+      UserError: unusable config, data or folder.
+      Diverged: the loss or the gradient is no longer finite; the last good checkpoint stays.
+      Interrupted: SIGINT or SIGTERM; a checkpoint was saved.
+    """
+    run = resolve(config)
+    folder = RunFolder(workdir)
+    with folder.lock():
+        digest = folder.write_config(to_json(config), may_change=MAY_CHANGE)
+        if folder.is_finished():
+            return folder.read_summary()
+        try:
+            summary = _train(run, digest, folder, resume, display)
+        except Diverged as error:
+            folder.set_status("diverged", step=error.last_step, reason=str(error))
+            raise
+        except Interrupted as error:
+            folder.set_status("interrupted", step=error.step, reason=str(error))
+            raise
+        except BaseException as error:
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            folder.set_status("failed", reason=reason)
+            raise
+        folder.write_summary(summary)
+    return summary
+
+
+def _train(
+    run: RunConfig, digest: str, folder: RunFolder, resume: Resume, display: Display
+) -> dict[str, Any]:
+    data = open_data(run)
+    mesh = parallel.mesh_from_text(run.mesh)
+    parallel.check_batch(mesh, run.data.batch_size)
+    parallel.check_batch(mesh, run.evaluation.batch_size)
+    optimizer = states.make_optimizer(run.optimizer.rule)
+    schedule, _ = states.make_schedule(run)
+    with ExitStack() as stack:
+        stack.enter_context(parallel.active(mesh))
+        checkpoints = stack.enter_context(Checkpoints(folder.checkpoints_path, run.checkpoint.keep))
+        restored = checkpoints.restore(states.abstract_state(run.model, optimizer, mesh), resume)
+        if restored is None:
+            state, start, clock = (
+                states.init_state(run.model, optimizer, mesh, run.seed),
+                0,
+                Clock(),
+            )
+        else:
+            _check_same_data(restored.extra["data_digest"], data, folder)
+            state, start = restored.state, restored.step
+            clock = Clock.from_state_dict(restored.extra["clock"])
+            _log.info("%s goes on after step %d", run.name, start)
+        folder.set_status("running", step=start)
+        loop = _Loop(run, data, mesh, schedule, checkpoints, clock, folder)
+        state = loop.run(state, start, display)
+        with clock.paused():
+            final = loop.validate(state.params)
+    return summarise(run, digest, data, final, loop.last_metrics, clock.seconds)
+
+
+@dataclasses.dataclass
+class _Loop:
+    """The steps of a run between two moments, with all that they touch."""
+
+    run_config: RunConfig
+    data: TokenData
+    mesh: Mesh
+    schedule: Schedule
+    checkpoints: Checkpoints
+    clock: Clock
+    folder: RunFolder
+    last_metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def run(self, state: states.TrainState, start: int, display: Display) -> states.TrainState:
+        """Runs the steps after `start`; what is saved after a step can be gone on from exactly."""
+        run, total = self.run_config, self.run_config.steps
+        step_fn, seed = train_step(run, self.mesh), jnp.uint32(run.seed)
+        with ExitStack() as stack:
+            writer = stack.enter_context(MetricsWriter(self.folder.path, start))
+            progress = stack.enter_context(
+                display.track(run.name, total, unit="steps", start=start, rate_unit="tokens",
+                              rate_scale=run.batch_tokens)
+            )  # fmt: skip
+            batches = self._batches(start)
+            stack.callback(batches.close)  # type: ignore[attr-defined]
+            stop = stack.enter_context(StopRequest())
+            metrics = DeferredMetrics(
+                self._sink(writer, progress), start, watched=("loss", "gradient_norm")
+            )
+            for step in range(start + 1, total + 1):
+                batch = parallel.global_batch(next(batches), self.mesh)
+                state, values = step_fn(state, batch["tokens"], self.schedule, seed)
+                if step % run.log.every_steps == 0 or step == total:
+                    metrics.push(step, values)
+                if _due(step, run.evaluation.every_steps) and step < total:
+                    with self.clock.paused():
+                        metrics.flush()
+                        writer.write(step, _validation_metrics(self.validate(state.params)))
+                stopping = stop.signal_number is not None
+                if _due(step, run.checkpoint.every_steps) or step == total or stopping:
+                    # Never save what is not finite: look at this step's numbers first.
+                    metrics.push(step, values)
+                    metrics.flush()
+                    writer.flush()
+                    self._save(step, state)
+                if stop.signal_number is not None and step < total:
+                    self.checkpoints.wait()
+                    raise Interrupted(step, stop.signal_number)
+            self.checkpoints.wait()
+        return state
+
+    def validate(self, params: Any) -> ValidationLoss:
+        """Loss on the held-out text at the config's depth."""
+        run = self.run_config
+        return validation_loss(
+            run.model, params, self.data, self.mesh,
+            sequence_length=run.data.sequence_length,
+            batch_size=run.evaluation.batch_size,
+            max_windows=run.evaluation.max_windows,
+            chunk=run.loss.chunk,
+            recurrences=run.model.recurrences,
+        )  # fmt: skip
+
+    def _batches(self, start: int) -> Iterator[dict[str, np.ndarray]]:
+        run = self.run_config
+        return train_batches(
+            self.data,
+            sequence_length=run.data.sequence_length,
+            batch_size=run.data.batch_size,
+            seed=run.seed,
+            start_step=start,
+            process_index=jax.process_index(),
+            process_count=jax.process_count(),
+        )
+
+    def _sink(self, writer: MetricsWriter, progress: Progress) -> Callable[..., None]:
+        run = self.run_config
+        written = 0
+
+        def sink(step: int, values: dict[str, Any]) -> None:
+            nonlocal written
+            if step == written:  # pushed by the log and again by the checkpoint
+                return
+            written = step
+            seconds = self.clock.seconds
+            progress.update(step, values["loss"])
+            self.last_metrics = values
+            rates = {"tokens": step * run.batch_tokens, "seconds": seconds}
+            if progress.rate is not None:
+                rates["tokens_per_second"] = progress.rate
+            writer.write(step, values | rates)
+
+        return sink
+
+    def _save(self, step: int, state: states.TrainState) -> None:
+        extra = {"clock": self.clock.state_dict(), "data_digest": self.data.digest}
+        self.checkpoints.save(step, state, extra)
+        self.folder.set_status("running", step=step)
+
+
+def open_data(run: RunConfig) -> TokenData:
+    """The run's data, checked against its model.
+
+    Raises:
+      UserError: no data there, more token ids than the model has, or less than one window.
+    """
+    data = TokenData.open(run.data.folder)
+    if data.vocab_size > run.model.vocab_size:
+        raise UserError(
+            f"model.vocab_size = {run.model.vocab_size}; allowed with the tokenizer of "
+            f"{run.data.folder}: at least {data.vocab_size}"
+        )
+    count_train_windows(data, run.data.sequence_length)
+    return data
+
+
+def summarise(
+    run: RunConfig,
+    digest: str,
+    data: TokenData,
+    final: ValidationLoss,
+    last_metrics: dict[str, Any],
+    seconds: float,
+) -> dict[str, Any]:
+    """summary.json: what analysis reads. FLOPs and N are the analytic counts of accounting.py."""
+    n = count_parameters(run.model)
+    tokens = run.steps * run.batch_tokens
+    train_flops = run.flops_per_token * tokens
+    return {
+        "run": run.name,
+        "study": run.study,
+        "budget": run.budget.flops or train_flops,
+        "r": run.model.recurrences,
+        "d_model": run.model.width,
+        "n_once": n.n_once,
+        "n_rec": n.n_rec,
+        "n_inject": n.n_inject,
+        "n_total": n.total,
+        "tokens": tokens,
+        "steps": run.steps,
+        "flops_per_token": run.flops_per_token,
+        "train_flops": train_flops,
+        "loss": final.loss,
+        "loss_standard_error": final.standard_error,
+        "bits_per_byte": final.bits_per_byte,
+        "validation_tokens": final.tokens,
+        "train_loss": last_metrics.get("loss"),
+        "seed": run.seed,
+        "injection": run.model.injection,
+        "backprop_recurrences": run.model.backprop_recurrences,
+        "sequence_length": run.data.sequence_length,
+        "batch_tokens": run.batch_tokens,
+        "seconds": seconds,
+        "tokens_per_second": tokens / seconds,
+        "config_digest": digest,
+        "data_digest": data.digest,
+    }
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
+
+
+def _validation_metrics(result: ValidationLoss) -> dict[str, float]:
+    return {
+        "validation_loss": result.loss,
+        "validation_standard_error": result.standard_error,
+        "validation_bits_per_byte": result.bits_per_byte,
+    }
+
+
+def _check_same_data(digest: str, data: TokenData, folder: RunFolder) -> None:
+    if digest != data.digest:
+        raise UserError(
+            f"data in {data.folder} has digest {data.digest[:12]}; allowed for {folder.path}: "
+            f"{digest[:12]}, the data it was started on"
+        )
