@@ -1,0 +1,224 @@
+"""What a run tells while it trains: metrics.jsonl (the truth), TensorBoard, the clock.
+
+The only module that imports tensorboardX.
+"""
+
+import contextlib
+import json
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import jax
+import numpy as np
+import tensorboardX
+
+from looped_jax.errors import UserError
+from looped_jax.files import write_bytes
+
+Value = float | list[float]
+
+_log = logging.getLogger(__name__)
+
+
+class Diverged(RuntimeError):
+    """A watched metric is no longer finite.
+
+    Attributes:
+      first_step, last_step: it happened in one of these steps, both included.
+    """
+
+    def __init__(self, name: str, value: Value, first_step: int, last_step: int):
+        super().__init__(f"{name} is {value} in steps {first_step} to {last_step}")
+        self.first_step = first_step
+        self.last_step = last_step
+
+
+class DeferredMetrics:
+    """Hands metrics on one push late, so that no step waits for its own numbers.
+
+    By then the device is at work on the next step, and the numbers of the last are on the host.
+    """
+
+    def __init__(
+        self,
+        sink: Callable[[int, dict[str, Value]], None],
+        start_step: int,
+        watched: Sequence[str],
+    ):
+        """
+        Args:
+          sink: gets (step, metrics as Python numbers), in order.
+          start_step: the step that training starts after; metrics before it were finite.
+          watched: metrics that must be finite, the loss above all.
+        """
+        self._sink = sink
+        self._watched = tuple(watched)
+        self._last_finite = start_step
+        self._pending: tuple[int, dict[str, Any]] | None = None
+
+    def push(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Takes the metrics of `step` and hands on those pushed before.
+
+        Args:
+          step: number of steps done.
+          metrics: scalars or vectors, on any device; must not be donated afterwards.
+
+        Raises:
+          Diverged: a watched metric of the push before is not finite.
+        """
+        for value in metrics.values():
+            if isinstance(value, jax.Array):
+                value.copy_to_host_async()
+        self.flush()
+        self._pending = step, dict(metrics)
+
+    def flush(self) -> None:
+        """Hands on what is pending; waits for the device. Before a save, at the end.
+
+        Raises:
+          Diverged: as for `push`. The sink got the metrics nevertheless.
+        """
+        if self._pending is None:
+            return
+        step, metrics = self._pending
+        self._pending = None
+        values = {name: np.asarray(x, np.float64).tolist() for name, x in metrics.items()}
+        self._sink(step, values)
+        for name in self._watched:
+            if not np.isfinite(values[name]).all():
+                raise Diverged(name, values[name], self._last_finite + 1, step)
+        self._last_finite = step
+
+
+class MetricsWriter:
+    """Appends to metrics.jsonl, and to TensorBoard events beside it.
+
+    A resumed run's file equals a straight run's: lines past the restored step are removed at the
+    start. For that to hold, `flush` before the checkpoint of a step is saved.
+    """
+
+    def __init__(self, folder: Path, start_step: int):
+        """
+        Args:
+          folder: the run folder.
+          start_step: the restored step, 0 for a new run.
+
+        Raises:
+          UserError: metrics.jsonl is damaged (other than by a half-written last line).
+        """
+        path = Path(folder) / "metrics.jsonl"
+        _cut(path, start_step)
+        self._file = open(path, "ab")  # noqa: SIM115
+        self._tensorboard = tensorboardX.SummaryWriter(
+            str(folder), purge_step=start_step + 1 if start_step else None
+        )
+
+    def write(self, step: int, metrics: Mapping[str, Value]) -> None:
+        """Writes one line {"step": step, **metrics}; what is not finite becomes null."""
+        line = {"step": step} | {name: _finite(value) for name, value in metrics.items()}
+        self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+        self._file.flush()  # a kill loses nothing from here on
+        for name, value in metrics.items():
+            if isinstance(value, list):
+                for i, x in enumerate(value):
+                    self._tensorboard.add_scalar(f"{name}/{i}", x, step)
+            else:
+                self._tensorboard.add_scalar(name, value, step)
+
+    def flush(self) -> None:
+        """Brings all lines to the disk: a power cut loses nothing from here on."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._tensorboard.flush()
+
+    def close(self) -> None:
+        """Flushes and closes the files."""
+        self.flush()
+        self._file.close()
+        self._tensorboard.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Clock:
+    """Seconds spent training, over all the times that the run was resumed.
+
+    Counts on the monotonic clock; setting the wall clock does not touch it.
+    """
+
+    def __init__(self, seconds: float = 0.0, now: Callable[[], float] = time.monotonic):
+        """
+        Args:
+          seconds: spent before.
+          now: tells the time; for tests.
+        """
+        self._now = now
+        self._before = seconds
+        self._start: float | None = now()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far."""
+        return self._before + (0.0 if self._start is None else self._now() - self._start)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Does not count what happens in the block, such as an evaluation."""
+        self._before, self._start = self.seconds, None
+        try:
+            yield
+        finally:
+            self._start = self._now()
+
+    def state_dict(self) -> dict[str, float]:
+        """What `from_state_dict` needs, as JSON values for a checkpoint."""
+        return {"seconds": self.seconds}
+
+    @classmethod
+    def from_state_dict(
+        cls, state: Mapping[str, float], now: Callable[[], float] = time.monotonic
+    ) -> Self:
+        """A clock that goes on where the one of the checkpoint stood."""
+        return cls(state["seconds"], now)
+
+
+def _finite(value: Value) -> Any:
+    if isinstance(value, list):
+        return [_finite(x) for x in value]
+    return value if math.isfinite(value) else None
+
+
+def _cut(path: Path, last_step: int) -> None:
+    """Removes the lines past `last_step`, and a half-written last line, atomically."""
+    if not path.exists():
+        return
+    lines = path.read_bytes().splitlines(keepends=True)
+    kept = []
+    for number, line in enumerate(lines, 1):
+        try:
+            step = json.loads(line)["step"]
+            whole = line.endswith(b"\n") and isinstance(step, int)
+        except (ValueError, KeyError, TypeError):
+            whole = False
+        if whole and step <= last_step:
+            kept.append(line)
+        elif not whole and number < len(lines):
+            raise UserError(f"{path} line {number} is damaged: {line[:60]!r}")
+    if len(kept) < len(lines):
+        _log.info("removing %d lines past step %d of %s", len(lines) - len(kept), last_step, path)
+        write_bytes(path, b"".join(kept))
