@@ -7,8 +7,10 @@ weights and damping; those that have arrived no longer cost anything.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from analysis.laws import FloatArray
 from analysis.problem import (
@@ -24,9 +26,10 @@ from analysis.problem import (
     chunks,
 )
 
-MAX_STEPS = 200
+MAX_STEPS = 1000
 #: A fit is at a minimum when a further step promises less than this share of its objective.
 TOLERANCE = 1e-12
+MIN_DAMPING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ def minimise(problem: Problem, theta_SP: FloatArray, weights_SN: FloatArray) -> 
 
 def residuals(problem: Problem, theta_SP: FloatArray) -> FloatArray:
     """log L̂ − log L, (S, N)."""
-    return _Terms(problem, theta_SP).residual_SN
+    return _Terms.at(problem, theta_SP).residual_SN
 
 
 def objective(problem: Problem, theta_SP: FloatArray, weights_SN: FloatArray) -> FloatArray:
@@ -71,8 +74,8 @@ def objective(problem: Problem, theta_SP: FloatArray, weights_SN: FloatArray) ->
 
 def residual_jacobian(problem: Problem, theta_P: FloatArray) -> tuple[FloatArray, FloatArray]:
     """∂(log L̂)/∂θ (P, N) and log L̂ − log L (N,) of one fit."""
-    terms = _Terms(problem, theta_P[None])
-    return terms.jacobian()[0], terms.residual_SN[0]
+    terms = _Terms.at(problem, theta_P[None])
+    return terms.jacobian(problem)[0], terms.residual_SN[0]
 
 
 def _huber_sum(residual_SN: FloatArray, weights_SN: FloatArray, delta: float) -> FloatArray:
@@ -81,73 +84,100 @@ def _huber_sum(residual_SN: FloatArray, weights_SN: FloatArray, delta: float) ->
     return np.asarray((weights_SN * inner * (size - 0.5 * inner)).sum(-1))
 
 
-class _Terms:
-    """The three terms of the law by log-sum-exp, with what the derivatives need."""
+@dataclass(frozen=True)
+class _Rows:
+    """Arrays over S fits that are picked and replaced together."""
 
-    def __init__(self, problem: Problem, theta_SP: FloatArray) -> None:
-        log_e, log_a, log_b, self.alpha, beta, phi = (column[:, None] for column in theta_SP.T)
+    def __getitem__(self, rows: NDArray[np.intp] | BoolArray) -> Self:
+        return type(self)(*(value[rows] for value in vars(self).values()))
+
+    def replace(self, rows: NDArray[np.intp] | BoolArray, other: Self) -> None:
+        for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True):
+            mine[rows] = theirs
+
+
+@dataclass(frozen=True)
+class _Terms(_Rows):
+    """The law at S points: log L̂ − log L, and what its derivatives need.
+
+    ``floor``, ``capacity`` and ``data`` are the three terms' shares of L̂; ``recurrent`` is the
+    share of the block in N_eff, which is d log N_eff / dφ over log r.
+    """
+
+    residual_SN: FloatArray
+    log_n_SN: FloatArray
+    recurrent_SN: FloatArray
+    floor_SN: FloatArray
+    capacity_SN: FloatArray
+    data_SN: FloatArray
+    alpha_S: FloatArray
+
+    @staticmethod
+    def at(problem: Problem, theta_SP: FloatArray) -> _Terms:
+        log_e, log_a, log_b, alpha, beta, phi = (column[:, None] for column in theta_SP.T)
         log_recurrent = problem.log_rec_N + phi * problem.log_r_N
-        self.log_n = np.logaddexp(problem.log_once_N, log_recurrent)
-        # d log N_eff / dφ is the recurrent share of N_eff times log r.
-        self.share = np.exp(log_recurrent - self.log_n)
-        z_capacity = log_a - self.alpha * self.log_n
+        log_n = np.logaddexp(problem.log_once_N, log_recurrent)
+        z_capacity = log_a - alpha * log_n
         z_data = log_b - beta * problem.log_tokens_N
         top = np.maximum(np.maximum(log_e, z_capacity), z_data)
-        self.p_floor = np.exp(log_e - top)
-        self.p_capacity = np.exp(z_capacity - top)
-        self.p_data = np.exp(z_data - top)
-        total = self.p_floor + self.p_capacity + self.p_data
-        self.p_floor /= total
-        self.p_capacity /= total
-        self.p_data /= total
-        self.residual_SN = top + np.log(total) - problem.log_loss_N
-        self.problem = problem
+        floor, capacity, data = (np.exp(z - top) for z in (log_e, z_capacity, z_data))
+        total = floor + capacity + data
+        return _Terms(
+            top + np.log(total) - problem.log_loss_N,
+            log_n,
+            np.exp(log_recurrent - log_n),
+            floor / total,
+            capacity / total,
+            data / total,
+            theta_SP[:, ALPHA],
+        )
 
-    def jacobian(self) -> FloatArray:
+    def jacobian(self, problem: Problem) -> FloatArray:
         """∂ρ/∂θ, (S, P, N)."""
-        jac = np.empty((len(self.log_n), len(NAMES), self.log_n.shape[1]))
-        jac[:, LOG_E] = self.p_floor
-        jac[:, LOG_A] = self.p_capacity
-        jac[:, LOG_B] = self.p_data
-        jac[:, ALPHA] = -self.p_capacity * self.log_n
-        jac[:, BETA] = -self.p_data * self.problem.log_tokens_N
-        jac[:, PHI] = -self.p_capacity * self.alpha * self.share * self.problem.log_r_N
+        jac = np.empty((len(self.alpha_S), len(NAMES), self.log_n_SN.shape[1]))
+        jac[:, LOG_E] = self.floor_SN
+        jac[:, LOG_A] = self.capacity_SN
+        jac[:, LOG_B] = self.data_SN
+        jac[:, ALPHA] = -self.capacity_SN * self.log_n_SN
+        jac[:, BETA] = -self.data_SN * problem.log_tokens_N
+        jac[:, PHI] = -self.capacity_SN * self.alpha_S[:, None] * self.recurrent_SN
+        jac[:, PHI] *= problem.log_r_N
         return jac
 
-    def derivatives(self, weights_SN: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def derivatives(
+        self, problem: Problem, weights_SN: FloatArray
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Gradient (S, P), exact Hessian (S, P, P) and its positive semidefinite majoriser.
 
         The majoriser weighs squared residuals by min(1, δ/|ρ|) and drops second derivatives of the
         law (iteratively reweighted Gauss–Newton); it is never indefinite but converges slowly.
         """
-        delta, log_r, log_d = self.problem.delta, self.problem.log_r_N, self.problem.log_tokens_N
-        slope = self.share * log_r
-        jac = self.jacobian()
+        delta, log_d = problem.delta, problem.log_tokens_N
+        jac = self.jacobian(problem)
         jac_t = jac.swapaxes(1, 2)
-
         size = np.abs(self.residual_SN)
-        inside = size <= delta
         psi = weights_SN * np.clip(self.residual_SN, -delta, delta)
         gradient = (jac @ psi[:, :, None])[:, :, 0]
         scale = weights_SN * delta / np.maximum(size, delta)
         majoriser = (jac * scale[:, None]) @ jac_t
 
         # Σ ψ·∇²ρ with ρ = logsumexp(z): Σ_k p_k (∇z_k ∇z_kᵀ + ∇²z_k) − ∇ρ ∇ρᵀ
-        hessian = (jac * (weights_SN * inside - psi)[:, None]) @ jac_t
-        hessian[:, LOG_E, LOG_E] += (psi * self.p_floor).sum(-1)
-        mass = psi * self.p_data
+        hessian = (jac * (weights_SN * (size <= delta) - psi)[:, None]) @ jac_t
+        hessian[:, LOG_E, LOG_E] += (psi * self.floor_SN).sum(-1)
+        mass = psi * self.data_SN
         _add(hessian, LOG_B, LOG_B, mass.sum(-1))
         _add(hessian, LOG_B, BETA, -(mass @ log_d))
         _add(hessian, BETA, BETA, mass @ log_d**2)
-        mass = psi * self.p_capacity
-        by_n, by_slope = mass * self.log_n, mass * slope
-        alpha = self.alpha[:, 0]
+        mass = psi * self.capacity_SN
+        slope = self.recurrent_SN * problem.log_r_N
+        by_n, by_slope = mass * self.log_n_SN, mass * slope
+        alpha = self.alpha_S
         _add(hessian, LOG_A, LOG_A, mass.sum(-1))
         _add(hessian, LOG_A, ALPHA, -by_n.sum(-1))
         _add(hessian, LOG_A, PHI, -alpha * by_slope.sum(-1))
-        _add(hessian, ALPHA, ALPHA, (by_n * self.log_n).sum(-1))
+        _add(hessian, ALPHA, ALPHA, (by_n * self.log_n_SN).sum(-1))
         _add(hessian, ALPHA, PHI, alpha * (by_n * slope).sum(-1) - by_slope.sum(-1))
-        bend = by_slope * (alpha[:, None] * slope - (1.0 - self.share) * log_r)
+        bend = by_slope * (alpha[:, None] * slope - (1.0 - self.recurrent_SN) * problem.log_r_N)
         _add(hessian, PHI, PHI, alpha * bend.sum(-1))
         return gradient, hessian, majoriser
 
@@ -166,64 +196,90 @@ def _newton(
 ) -> tuple[FloatArray, FloatArray, BoolArray]:
     n_fits = len(theta_SP)
     weights_SN = np.broadcast_to(weights_SN, (n_fits, weights_SN.shape[1]))
-    terms = _Terms(problem, theta_SP)
-    value = _huber_sum(terms.residual_SN, weights_SN, problem.delta)
-    gradient, hessian, majoriser = terms.derivatives(weights_SN)
-    centre = terms.log_n.mean(-1)
+    terms = _Terms.at(problem, theta_SP)
+    at = _Point.at(problem, theta_SP.copy(), terms, weights_SN)
     damping = np.full(n_fits, 1e-3)
-    theta = theta_SP.copy()
     converged = np.zeros(n_fits, bool)
     floor = 1e-24 * weights_SN.sum(-1)  # squared residuals at rounding level
     active = np.arange(n_fits)
     for _ in range(MAX_STEPS):
-        step, promise = _step(
-            problem,
-            theta[active],
-            gradient[active],
-            hessian[active],
-            majoriser[active],
-            centre[active],
-            damping[active],
-        )
-        done = (promise <= TOLERANCE * value[active] + floor[active]) | (damping[active] > 1e12)
-        converged[active[done]] = promise[done] <= 1e-9 * value[active[done]] + floor[active[done]]
-        active, step = active[~done], step[~done]
-        if not len(active):
+        here, weights = at[active], weights_SN[active]
+        step = _damped_step(problem, here, damping[active])
+        goal = TOLERANCE * here.value_S + floor[active]
+        done = (step.promise_S <= goal) | (damping[active] > 1e12)
+        converged[active[done]] = (step.promise_S <= goal)[done]
+        if done.all():
             break
-        trial = np.clip(theta[active] + step, problem.lower_P, problem.upper_P)
-        terms = _Terms(problem, trial)
-        trial_value = _huber_sum(terms.residual_SN, weights_SN[active], problem.delta)
-        better = trial_value < value[active]
-        damping[active] *= np.where(better, 0.1, 8.0)
+        active, here, weights, step = active[~done], here[~done], weights[~done], step[~done]
+
+        trial_SP = np.clip(here.theta_SP + step.step_SP, problem.lower_P, problem.upper_P)
+        trial = _Terms.at(problem, trial_SP)
+        better = _huber_sum(trial.residual_SN, weights, problem.delta) < here.value_S
+        factor = np.where(better, 0.1, 8.0)
+        if not better.all():
+            worse = np.flatnonzero(~better)
+            trial_SP[worse] = _corrected(
+                problem,
+                here[worse],
+                step[worse],
+                terms[active[worse]],
+                trial[worse],
+                weights[worse],
+            )
+            bent = _Terms.at(problem, trial_SP[worse])
+            value = _huber_sum(bent.residual_SN, weights[worse], problem.delta)
+            better[worse] = value < here.value_S[worse]
+            factor[worse] = np.where(better[worse], 1.0, 8.0)
+            trial.replace(worse, bent)
+        damping[active] = np.maximum(damping[active] * factor, MIN_DAMPING)
         moved = active[better]
-        if len(moved):
-            terms = terms if better.all() else _Terms(problem, trial[better])
-            theta[moved], value[moved] = trial[better], trial_value[better]
-            gradient[moved], hessian[moved], majoriser[moved] = terms.derivatives(weights_SN[moved])
-            centre[moved] = terms.log_n.mean(-1)
-    return theta, value, converged
+        terms.replace(moved, trial[better])
+        at.replace(moved, _Point.at(problem, trial_SP[better], trial[better], weights[better]))
+    return at.theta_SP, at.value_S, converged
 
 
-def _step(
-    problem: Problem,
-    theta_SP: FloatArray,
-    gradient_SP: FloatArray,
-    hessian_SPP: FloatArray,
-    majoriser_SPP: FloatArray,
-    centre_S: FloatArray,
-    damping_S: FloatArray,
-) -> tuple[FloatArray, FloatArray]:
-    """One step per fit that stays in the box, and the decrease its quadratic model promises."""
-    metric = _metric(problem, majoriser_SPP, centre_S)
+@dataclass(frozen=True)
+class _Point(_Rows):
+    """Where fits stand: objective, derivatives, and the middle of log N_eff."""
+
+    theta_SP: FloatArray
+    value_S: FloatArray
+    gradient_SP: FloatArray
+    hessian_SPP: FloatArray
+    majoriser_SPP: FloatArray
+    centre_S: FloatArray
+
+    @staticmethod
+    def at(problem: Problem, theta_SP: FloatArray, terms: _Terms, weights_SN: FloatArray) -> _Point:
+        return _Point(
+            theta_SP,
+            _huber_sum(terms.residual_SN, weights_SN, problem.delta),
+            *terms.derivatives(problem, weights_SN),
+            terms.log_n_SN.mean(-1),
+        )
+
+
+@dataclass(frozen=True)
+class _Step(_Rows):
+    """A step inside the box, the decrease its quadratic model promises, and that model."""
+
+    step_SP: FloatArray
+    promise_S: FloatArray
+    curvature_SPP: FloatArray
+    frozen_SP: BoolArray
+
+
+def _damped_step(problem: Problem, here: _Point, damping_S: FloatArray) -> _Step:
+    theta_SP, gradient_SP = here.theta_SP, here.gradient_SP
     at_lower = theta_SP <= problem.lower_P
     at_upper = theta_SP >= problem.upper_P
     frozen = (at_lower & (gradient_SP >= 0)) | (at_upper & (gradient_SP <= 0))
-    damped = damping_S[:, None, None] * metric
-    curvature = hessian_SPP + damped
+    damped = damping_S[:, None, None] * _metric(problem, here)
+    curvature = here.hessian_SPP + damped
     # Where the exact Hessian is not positive definite among the free parameters, use the majoriser.
     indefinite = np.linalg.eigvalsh(_scaled(_freeze(curvature, frozen)))[:, 0] <= 1e-13
-    curvature[indefinite] = (majoriser_SPP + damped)[indefinite]
-    for _ in range(len(NAMES)):
+    curvature[indefinite] = (here.majoriser_SPP + damped)[indefinite]
+    while True:
         masked = _freeze(curvature, frozen)
         free_gradient = np.where(frozen, 0.0, gradient_SP)
         step = -_solve(masked, free_gradient)
@@ -237,20 +293,44 @@ def _step(
     room = np.where(step < 0, problem.lower_P - theta_SP, problem.upper_P - theta_SP)
     with np.errstate(divide="ignore", invalid="ignore"):
         fraction = np.where(step == 0, 1.0, room / step)
-    return step * np.clip(fraction.min(-1), 0.0, 1.0)[:, None], promise
+    step *= np.clip(fraction.min(-1), 0.0, 1.0)[:, None]
+    return _Step(step, promise, masked, frozen)
 
 
-def _metric(problem: Problem, majoriser_SPP: FloatArray, centre_S: FloatArray) -> FloatArray:
+def _corrected(
+    problem: Problem,
+    here: _Point,
+    step: _Step,
+    terms: _Terms,
+    trial: _Terms,
+    weights_SN: FloatArray,
+) -> FloatArray:
+    """Bend a failed step along the curved valley (second-order correction).
+
+    Runs within ±δ hold the fit in a narrow valley; a straight step leaves it by the curvature of
+    their residuals. The correction takes that part back, in the step's own model.
+    """
+    jac_SPN = terms.jacobian(problem)
+    straight_SN = terms.residual_SN + (step.step_SP[:, None] @ jac_SPN)[:, 0]
+    held_SN = weights_SN * (np.abs(terms.residual_SN) <= problem.delta)
+    pull_SP = (jac_SPN @ (held_SN * (trial.residual_SN - straight_SN))[:, :, None])[:, :, 0]
+    bend_SP = -_solve(step.curvature_SPP, np.where(step.frozen_SP, 0.0, pull_SP))
+    return np.clip(here.theta_SP + step.step_SP + bend_SP, problem.lower_P, problem.upper_P)
+
+
+def _metric(problem: Problem, here: _Point) -> FloatArray:
     """Marquardt's diagonal, taken where log A and α (log B and β) are least correlated.
 
     That is at the middle of log N (log D): log A = a + α·centre. The diagonal is found in (a, …)
     and carried back, so the damping does not hinder moving along the valley of (A, α).
     """
-    forward = np.tile(np.eye(6), (len(centre_S), 1, 1))
-    forward[:, LOG_A, ALPHA] = centre_S
+    forward = np.tile(np.eye(6), (len(here.centre_S), 1, 1))
+    forward[:, LOG_A, ALPHA] = here.centre_S
     forward[:, LOG_B, BETA] = problem.log_tokens_N.mean()
-    centred = forward.swapaxes(1, 2) @ majoriser_SPP @ forward
-    diagonal = np.maximum(np.einsum("spp->sp", centred), 1e-30)
+    centred = forward.swapaxes(1, 2) @ here.majoriser_SPP @ forward
+    diagonal = np.einsum("spp->sp", centred)
+    # A term that has vanished bends nothing; it still needs a scale to divide by.
+    diagonal = np.maximum(diagonal, 1e-10 * diagonal.max(-1, keepdims=True) + 1e-290)
     backward = 2 * np.eye(6) - forward  # the inverse of a shear
     return (backward.swapaxes(1, 2) * diagonal[:, None, :]) @ backward
 

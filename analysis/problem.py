@@ -24,8 +24,8 @@ LOG_E, LOG_A, LOG_B, ALPHA, BETA, PHI = range(6)
 LOWER = np.array([-3.0, -5.0, -5.0, 0.0, 0.0, -3.0])
 UPPER = np.array([2.0, 35.0, 35.0, 2.5, 2.5, 3.0])
 
-#: How many (fit, run) pairs are worked on at a time: a dozen float64 temporaries of this size.
-CHUNK = 200_000
+#: How many (fit, run) pairs are worked on at a time: some thirty float64 temporaries of this size.
+CHUNK = 100_000
 
 
 @dataclass(frozen=True)
