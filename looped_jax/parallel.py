@@ -14,6 +14,7 @@ import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from looped_jax.errors import UserError
+from looped_jax.model.boxes import is_boxed
 
 MESH_AXES = ("data", "fsdp", "tensor")
 
@@ -95,7 +96,7 @@ def parameter_shardings(boxed_params: Any, mesh: Mesh) -> Any:
 
     def sharding(path, leaf):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
-        if not isinstance(leaf, nn.LogicallyPartitioned):
+        if not is_boxed(leaf):
             raise UserError(f"parameter {name} has no logical axes")
         mesh_axes: list[Any] = []
         for axis, size in zip(leaf.names, leaf.value.shape, strict=True):
@@ -114,19 +115,7 @@ def parameter_shardings(boxed_params: Any, mesh: Mesh) -> Any:
             raise UserError(f"parameter {name}: axes {leaf.names} collide on mesh axes {used}")
         return NamedSharding(mesh, PartitionSpec(*mesh_axes))
 
-    return jax.tree_util.tree_map_with_path(sharding, boxed_params, is_leaf=_is_boxed)
-
-
-def unboxed(boxed_params: Any) -> Any:
-    """The arrays of a tree of parameters that carries logical axis names.
-
-    Unlike flax's own unboxing it adds no sharding constraint: jit's out_shardings decide.
-    """
-    return jax.tree.map(lambda leaf: leaf.value, boxed_params, is_leaf=_is_boxed)
-
-
-def _is_boxed(leaf: Any) -> bool:
-    return isinstance(leaf, nn.LogicallyPartitioned)
+    return jax.tree_util.tree_map_with_path(sharding, boxed_params, is_leaf=is_boxed)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

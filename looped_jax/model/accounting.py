@@ -9,11 +9,11 @@ published counts do (arXiv:2604.21106).
 import dataclasses
 import functools
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from looped_jax.model.boxes import unboxed
 from looped_jax.model.config import ModelConfig
 from looped_jax.model.lm import LoopedLM
 
@@ -61,7 +61,7 @@ def abstract_parameters(config: ModelConfig) -> dict:
     tokens_BT = jnp.zeros((1, 1), jnp.int32)
     rngs = {"params": jax.random.key(0), "state": jax.random.key(0)}
     init = lambda: LoopedLM(config).init(rngs, tokens_BT)["params"]
-    return nn.unbox(jax.eval_shape(init))
+    return unboxed(jax.eval_shape(init))
 
 
 @functools.lru_cache

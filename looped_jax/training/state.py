@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 
 from looped_jax import parallel
 from looped_jax.config import AdamWRule, MuonHConfig, MuonHRule, RunConfig
+from looped_jax.model.boxes import unboxed
 from looped_jax.model.config import ModelConfig
 from looped_jax.model.lm import LoopedLM
 from looped_jax.training import optimizer as optimizers
@@ -62,7 +63,7 @@ def state_shardings(
 ) -> TrainState:
     """A TrainState of shardings: moments lie where their parameters lie."""
     boxed = jax.eval_shape(lambda: init_params(model, 0))
-    params = parallel.unboxed(boxed)
+    params = unboxed(boxed)
     of_params = parallel.parameter_shardings(boxed, mesh)
     of_optimizer = optimizers.match_parameters(
         jax.eval_shape(optimizer.init, params), params, of_params, parallel.replicated(mesh)
@@ -76,7 +77,7 @@ def init_state(
     """A fresh state, each device making its own part; the same numbers on every mesh."""
 
     def init(seed):
-        params = parallel.unboxed(init_params(model, seed))
+        params = unboxed(init_params(model, seed))
         return TrainState(params, optimizer.init(params))
 
     shardings = state_shardings(model, optimizer, mesh)
@@ -87,7 +88,7 @@ def abstract_state(
     model: ModelConfig, optimizer: optax.GradientTransformationExtraArgs, mesh: Mesh
 ) -> TrainState:
     """Shapes, dtypes and shardings of the state, nothing allocated: what a restore aims at."""
-    params = parallel.unboxed(jax.eval_shape(lambda: init_params(model, 0)))
+    params = unboxed(jax.eval_shape(lambda: init_params(model, 0)))
     state = TrainState(params, jax.eval_shape(optimizer.init, params))
     return jax.tree.map(_placed, state, state_shardings(model, optimizer, mesh))
 
@@ -96,7 +97,7 @@ def abstract_params(model: ModelConfig, mesh: Mesh) -> Any:
     """Shapes, dtypes and shardings of the parameters alone, for evaluation."""
     boxed = jax.eval_shape(lambda: init_params(model, 0))
     shardings = parallel.parameter_shardings(boxed, mesh)
-    return jax.tree.map(_placed, parallel.unboxed(boxed), shardings)
+    return jax.tree.map(_placed, unboxed(boxed), shardings)
 
 
 def _placed(x: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:
