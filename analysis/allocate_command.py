@@ -13,10 +13,11 @@ from analysis.arguments import (
     add_table_arguments,
     read_table,
 )
-from analysis.bootstrap import bootstrap
+from analysis.bootstrap import bootstrap_fit
 from analysis.files import write_text
 from analysis.fit import fit_joint
 from analysis.fit_json import dumps
+from analysis.flops import architectures
 from analysis.isoflop import isoflop_curves
 from analysis.laws import JointLaw
 from analysis.plots import compact
@@ -43,11 +44,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> None:
     """Read, fit, minimise, draw, write, print."""
     table = read_table(args)
+    architectures(table.runs)  # refuses what has no exact FLOPs function, before any fit
     fit = fit_joint(table, starts=args.starts, seed=args.seed)
     assert isinstance(fit.law, JointLaw)
     resampled = None
     if args.bootstrap:
-        resampled = bootstrap(table, fit, resamples=args.bootstrap, seed=args.seed)
+        resampled = bootstrap_fit(table, fit, resamples=args.bootstrap, seed=args.seed)
     result = allocate(table, fit.law, None if resampled is None else resampled.accepted)
     curves = isoflop_curves(table.runs)
     drawn = {

@@ -65,8 +65,8 @@ def loss_shares(
     key = ["budget", "r", "d_model"]
     columns = ["n_once", "n_rec", "tokens", "loss"]
     # Repeated runs of one shape (seeds) are averaged: a pair is one shape in both studies.
-    sides = [table.booked.groupby(key)[columns].mean() for table in (ours, theirs)]
-    pairs = sides[0].join(sides[1], how="inner", lsuffix="_b", rsuffix="_v").reset_index()
+    sides = [t.booked.groupby(key)[columns].mean().reset_index() for t in (ours, theirs)]
+    pairs = sides[0].merge(sides[1], on=key, suffixes=("_b", "_v"))
     result = []
     for r, mine in pairs[pairs["r"] > 1].groupby("r"):
         cell = pd.MultiIndex.from_frame(mine[["budget", "r"]].astype(np.float64))

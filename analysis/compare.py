@@ -15,7 +15,7 @@ import pandas as pd
 
 from analysis.allocation import Estimate, estimate
 from analysis.attribution import LossShares, WidthShift, loss_shares, width_shifts
-from analysis.bootstrap import RESAMPLES, blocks, draw_blocks, refit
+from analysis.bootstrap import FEW_BLOCKS, RESAMPLES, blocks, draw_blocks, refit
 from analysis.errors import InputError, NotIdentifiedError
 from analysis.fit import STARTS, FitResult, fit_joint
 from analysis.flops import architectures
@@ -78,6 +78,11 @@ def compare(
         )
     if n_accepted < resamples:
         warnings.append(f"{resamples - n_accepted} of {resamples} paired resamples left out")
+    if counts_RB.shape[1] < FEW_BLOCKS:
+        warnings.append(
+            f"{counts_RB.shape[1]} (budget, r) cells to redraw are few: the intervals are likely "
+            "too narrow"
+        )
     draws = [table[accepted].reset_index(drop=True) for table in draws]
     loss: list[LossShares] = []
     width: list[WidthShift] = []

@@ -1,0 +1,220 @@
+"""The report on a small study: what it says, what lies beside it, and what it refuses."""
+
+import dataclasses
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import scaling_sections
+from analysis.__main__ import main
+from analysis.allocation import Estimate
+from analysis.errors import NotIdentifiedError
+from analysis.page import Section
+from analysis.report import make_report, scale
+from analysis.runs import load_runs
+from analysis.study import Settings
+from tests.analysis import laptop_study
+from tests.analysis.test_page import Outline
+
+QUICK = Settings(starts=20, resamples=40)
+HOSTILE = "r1 <b>&amp;"
+
+
+def flatten(html: str) -> str:
+    return re.sub(r"\s+", " ", Outline(html).text.replace("\xa0", " "))
+
+
+@pytest.fixture(scope="module")
+def runs_folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("study") / "quickstart <i>"
+    runs = laptop_study.study(seed=5)
+    runs[0]["run"] = HOSTILE
+    laptop_study.write_run_folders(runs, root)
+    broken = root / "lost <u>run"
+    broken.mkdir()
+    status = {"state": "diverged", "step": 120, "reason": "loss is nan <steps 100-120>"}
+    (broken / "status.json").write_text(json.dumps(status))
+    return root
+
+
+@pytest.fixture(scope="module")
+def written(runs_folder, tmp_path_factory):
+    out = tmp_path_factory.mktemp("report")
+    arguments = ["report", str(runs_folder), f"--out={out}", "--starts=20", "--bootstrap=40"]
+    assert main(arguments) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def text(written):
+    return flatten((written / "report.html").read_text())
+
+
+@pytest.fixture(scope="module")
+def scaling(runs_folder):
+    return scale(load_runs(runs_folder), QUICK)
+
+
+def test_it_opens_with_phi_and_its_interval_as_in_the_fit(written, text):
+    fit = json.loads((written / "fit.json").read_text())
+    low, high = fit["bootstrap"]["phi"]["ci95"]
+    opening = f"φ = {fit['params']['phi']:.2f} 95 % interval {low:.2f} to {high:.2f}"
+    assert opening in text
+    assert text.index(opening) < text.index("Sizes relative to the r = 1 model")
+    assert abs(fit["params"]["phi"] - laptop_study.TRUTH.phi) < 0.15
+
+
+def test_every_part_is_there_in_order(text):
+    titles = [
+        "What one recurrence is worth",
+        "Warnings",
+        "Iso-FLOP curves",
+        "Compute-optimal allocation",
+        "The price of looping",
+        "The fit",
+        "How sure is φ",
+        "Runs",
+        "How to run it again",
+    ]
+    body = text[text.index(titles[0]) :]
+    places = [body.index(title) for title in titles]
+    assert places == sorted(places)
+
+
+def test_names_and_reasons_from_files_are_escaped(written, text):
+    document = (written / "report.html").read_text()
+    for raw in ("<i>", "<u>", "<steps"):
+        assert raw not in document.replace("<i>once</i>", "")
+    assert HOSTILE in text
+    assert "lost <u>run" in text
+    assert "diverged at step 120: loss is nan <steps 100-120>" in text
+
+
+def test_figures_and_numbers_lie_beside_the_page(written):
+    names = {path.stem for path in (written / "figures").iterdir()}
+    assert names == {
+        "phi",
+        "isoflop",
+        "isoflop_panels",
+        "optimum",
+        "tokens_per_parameter",
+        "frontier",
+        "frontier_gap",
+        "predicted_actual",
+        "residuals",
+        "forest",
+        "bootstrap",
+    }
+    assert len(list((written / "figures").iterdir())) == 2 * len(names)
+    document = (written / "report.html").read_text()
+    assert document.count("data:image/svg+xml;base64,") == len(names)
+    beside = {path.name for path in written.iterdir()} - {"figures", "report.html"}
+    assert beside == {"fit.json", "isoflop.json", "allocation.json", "runs.csv", "bootstrap.csv"}
+    assert all(name in document for name in beside)
+
+
+def test_the_numbers_beside_it_agree_with_each_other(written):
+    allocation = json.loads((written / "allocation.json").read_text())
+    gaps = {gap["r"]: gap for gap in allocation["gaps_at_budgets"]}
+    optima = {o["r"]: o for o in allocation["at_budgets"]}
+    for r, gap in gaps.items():
+        difference = np.subtract(optima[r]["loss"], optima[1.0]["loss"])
+        np.testing.assert_allclose(gap["gap"], difference, rtol=1e-12)
+    isoflop = json.loads((written / "isoflop.json").read_text())
+    refused = [curve for curve in isoflop["curves"] if curve["refused"]]
+    assert all(curve["n_opt"] is None for curve in refused)
+    assert len(isoflop["curves"]) == 12
+    assert len(pd.read_csv(written / "runs.csv")) == 36
+
+
+def test_it_says_how_to_run_it_again(written, runs_folder, text):
+    fit = json.loads((written / "fit.json").read_text())
+    assert f"python -m analysis report '{runs_folder}' --out={written} --starts=20" in text
+    assert fit["provenance"]["sha256"] in text
+
+
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [
+        ((0.4, 0.5), "adds capacity, but less than as many unshared layers would"),
+        ((0.4, 1.2), "adds capacity; whether as much as unshared layers would, these runs cannot"),
+        ((-0.2, 0.7), "worth less than unshared layers; whether it is worth anything, these runs"),
+        ((-0.2, 1.3), "These runs cannot tell"),
+        ((1.1, 1.3), "worth more than as many unshared blocks"),
+        ((-0.5, -0.1), "costs capacity"),
+    ],
+)
+def test_the_interval_in_words(scaling, ends, words):
+    phi = Estimate(sum(ends) / 2, 0.1, ends)
+    verdict = scaling_sections._verdict(scaling.study, phi)
+    assert words in verdict
+    assert "12 blocks of runs" in verdict
+    assert ("point within it says little" in verdict) == (ends[1] - ends[0] > 0.5)
+
+
+def test_without_resamples_there_is_no_verdict(scaling):
+    study = dataclasses.replace(scaling.study, bootstrap=None)
+    section = scaling_sections.answer(dataclasses.replace(scaling, study=study))
+    assert "no interval: nothing was resampled" in section.html
+    assert "Without an interval this is a point, not an answer." in section.html
+
+
+def test_refused_curves_and_exponents_are_listed_with_reasons(tmp_path):
+    runs = [run for run in laptop_study.study() if (run["r"], run["d_model"]) != (4, 16)]
+    path = tmp_path / "runs.csv"
+    pd.DataFrame(runs).to_csv(path, index=False)
+    scaling = scale(load_runs(path), Settings(starts=10, resamples=0))
+    listed = flatten(f"<div>{scaling_sections.isoflop(scaling).html}</div>")
+    assert "10 of 12 curves have a usable vertex" in listed
+    assert listed.count("2 model sizes; a parabola needs at least 3") == 2
+    exponents = flatten(f"<div>{scaling_sections.allocation(scaling).html}</div>")
+    assert "Refused: r = 4: 1 budgets with a usable vertex; an exponent needs at least" in exponents
+
+
+def test_without_widths_the_report_says_what_is_missing(tmp_path):
+    path = tmp_path / "runs.csv"
+    pd.DataFrame(laptop_study.study()).drop(columns="d_model").to_csv(path, index=False)
+    report = make_report(load_runs(path), Settings(starts=10, resamples=0))
+    (section,) = [s for s in report.sections if s.id == "allocation"]
+    assert "No minimum of the law: the allocation needs a column d_model" in section.html
+    assert "allocation.json" not in report.files
+    assert any(
+        "allocation: null" in warning
+        for warning in json.loads(report.files["fit.json"])["warnings"]
+    )
+
+
+def test_sections_of_other_measurements_are_added_where_the_runs_hold_them(runs_folder):
+    runs = load_runs(runs_folder)
+    seen = []
+
+    def convergence(table):
+        seen.append(table)
+        return Section("Where each token settles", "<p>…</p>")
+
+    report = make_report(runs, QUICK, measurements=(convergence, lambda table: None))
+    titles = [section.title for section in report.sections]
+    assert titles.index("Where each token settles") == titles.index("How sure is φ") + 1
+    assert seen == [runs]
+
+
+def test_runs_of_one_r_are_refused_unless_they_hold_something_else(runs_folder):
+    table = load_runs(runs_folder, where="r == 4")
+    with pytest.raises(NotIdentifiedError, match="φ is not identified"):
+        make_report(table, QUICK)
+    report = make_report(table, QUICK, measurements=(lambda _: Section("Convergence"),))
+    assert [section.title for section in report.sections] == [
+        "Convergence",
+        "Scaling law",
+        "How to run it again",
+    ]
+
+
+def test_nothing_is_written_for_unusable_runs(runs_folder, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["report", str(runs_folder), f"--out={out}", "--where=r == 4"]) == 2
+    assert "φ is not identified" in capsys.readouterr().err
+    assert not out.exists()
