@@ -104,7 +104,7 @@ class Bootstrap:
         return found
 
 
-def bootstrap(
+def bootstrap_fit(
     runs: RunTable | pd.DataFrame,
     fit: FitResult,
     *,

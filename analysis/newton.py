@@ -27,8 +27,10 @@ from analysis.problem import (
 )
 
 MAX_STEPS = 1000
-#: A fit is at a minimum when a further step promises less than this share of its objective.
-TOLERANCE = 1e-12
+#: Stop when a further step promises less than this share of the objective.
+TOLERANCE = 1e-14
+#: A fit is at a minimum when an undamped step on the majoriser promises less than this share.
+CONVERGED = 1e-9
 MIN_DAMPING = 1e-12
 
 
@@ -199,15 +201,11 @@ def _newton(
     terms = _Terms.at(problem, theta_SP)
     at = _Point.at(problem, theta_SP.copy(), terms, weights_SN)
     damping = np.full(n_fits, 1e-3)
-    converged = np.zeros(n_fits, bool)
-    floor = 1e-24 * weights_SN.sum(-1)  # squared residuals at rounding level
     active = np.arange(n_fits)
     for _ in range(MAX_STEPS):
         here, weights = at[active], weights_SN[active]
         step = _damped_step(problem, here, damping[active])
-        goal = TOLERANCE * here.value_S + floor[active]
-        done = (step.promise_S <= goal) | (damping[active] > 1e12)
-        converged[active[done]] = (step.promise_S <= goal)[done]
+        done = step.promise_S <= TOLERANCE * here.value_S + _rounding(weights)
         if done.all():
             break
         active, here, weights, step = active[~done], here[~done], weights[~done], step[~done]
@@ -235,7 +233,15 @@ def _newton(
         moved = active[better]
         terms.replace(moved, trial[better])
         at.replace(moved, _Point.at(problem, trial_SP[better], trial[better], weights[better]))
-    return at.theta_SP, at.value_S, converged
+    # A step promises little also where the damping is high, so the verdict is taken without it.
+    curvature_SPP = at.majoriser_SPP + MIN_DAMPING * _metric(problem, at)
+    promise_S = _solve_in_box(problem, at, curvature_SPP).promise_S
+    return at.theta_SP, at.value_S, promise_S <= CONVERGED * at.value_S + _rounding(weights_SN)
+
+
+def _rounding(weights_SN: FloatArray) -> FloatArray:
+    """Half squares of residuals that are no more than rounding errors of log L."""
+    return np.asarray(1e-24 * weights_SN.sum(-1))
 
 
 @dataclass(frozen=True)
@@ -270,17 +276,27 @@ class _Step(_Rows):
 
 
 def _damped_step(problem: Problem, here: _Point, damping_S: FloatArray) -> _Step:
-    theta_SP, gradient_SP = here.theta_SP, here.gradient_SP
-    at_lower = theta_SP <= problem.lower_P
-    at_upper = theta_SP >= problem.upper_P
-    frozen = (at_lower & (gradient_SP >= 0)) | (at_upper & (gradient_SP <= 0))
     damped = damping_S[:, None, None] * _metric(problem, here)
     curvature = here.hessian_SPP + damped
     # Where the exact Hessian is not positive definite among the free parameters, use the majoriser.
+    frozen = _pushed_outward(problem, here)
     indefinite = np.linalg.eigvalsh(_scaled(_freeze(curvature, frozen)))[:, 0] <= 1e-13
     curvature[indefinite] = (here.majoriser_SPP + damped)[indefinite]
+    return _solve_in_box(problem, here, curvature)
+
+
+def _pushed_outward(problem: Problem, here: _Point) -> BoolArray:
+    """Parameters at an edge of the box that the gradient holds there."""
+    at_lower, at_upper = here.theta_SP <= problem.lower_P, here.theta_SP >= problem.upper_P
+    return (at_lower & (here.gradient_SP >= 0)) | (at_upper & (here.gradient_SP <= 0))
+
+
+def _solve_in_box(problem: Problem, here: _Point, curvature_SPP: FloatArray) -> _Step:
+    theta_SP, gradient_SP = here.theta_SP, here.gradient_SP
+    at_lower, at_upper = theta_SP <= problem.lower_P, theta_SP >= problem.upper_P
+    frozen = _pushed_outward(problem, here)
     while True:
-        masked = _freeze(curvature, frozen)
+        masked = _freeze(curvature_SPP, frozen)
         free_gradient = np.where(frozen, 0.0, gradient_SP)
         step = -_solve(masked, free_gradient)
         outward = ~frozen & ((at_lower & (step < 0)) | (at_upper & (step > 0)))

@@ -248,8 +248,9 @@ def _read_run(folder: Path) -> tuple[dict[str, Any], bytes]:
             raise _UnusableRunError(f"broken: status.json has state {state!r}")
         at = f" at step {status['step']}" if status.get("step") is not None else ""
         why = f": {status['reason']}" if status.get("reason") else ""
-        when = f" (last written {status['updated']})" if state == "running" else ""
-        raise _UnusableRunError(f"{state}{at}{when if status.get('updated') else ''}{why}")
+        last_written = status.get("updated") if state == "running" else None
+        when = f" (last written {last_written})" if last_written else ""
+        raise _UnusableRunError(f"{state}{at}{when}{why}")
     summary, raw = _read_object(folder / "summary.json")
     for column in COLUMNS:
         if column not in summary:

@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 import numpy as np
 import pandas as pd
 
-from analysis.bootstrap import RESAMPLES, Bootstrap, Unit, bootstrap
+from analysis.bootstrap import RESAMPLES, Bootstrap, Unit, bootstrap_fit
 from analysis.errors import NotIdentifiedError
 from analysis.fit import DELTA, STARTS, FitResult, fit_chinchilla, fit_joint
 from analysis.laws import INJECTIONS, Injection, JointLaw
@@ -173,7 +173,7 @@ class _Study:
             return None
         result = self._try(
             "bootstrap",
-            lambda: bootstrap(self.table, fit, unit=s.unit, resamples=s.resamples, seed=s.seed),
+            lambda: bootstrap_fit(self.table, fit, unit=s.unit, resamples=s.resamples, seed=s.seed),
         )
         if result is not None:
             self.warnings += result.warnings()

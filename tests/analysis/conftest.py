@@ -1,0 +1,36 @@
+"""Tables that several tests of the analysis start from."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import analysis
+from analysis import RunTable, load_runs
+
+
+@pytest.fixture(scope="session")
+def published_csv() -> Path:
+    return Path(analysis.__file__).parent / "data" / "schwethelm2026_isodepth.csv"
+
+
+@pytest.fixture(scope="session")
+def published(published_csv) -> RunTable:
+    """The 116 runs of arXiv:2604.21106; tests that change the frame copy it."""
+    return load_runs(published_csv)
+
+
+@pytest.fixture
+def frame(published) -> pd.DataFrame:
+    """A copy of the published runs to spoil."""
+    return published.runs.copy()
+
+
+@pytest.fixture
+def write_csv(tmp_path):
+    def write(frame: pd.DataFrame, name: str = "runs.csv") -> Path:
+        path = tmp_path / name
+        frame.to_csv(path, index=False)
+        return path
+
+    return write
