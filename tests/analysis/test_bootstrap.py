@@ -6,6 +6,7 @@ import pytest
 
 from analysis import AnalysisError, NotIdentifiedError, bootstrap_fit, fit_joint
 from analysis.bootstrap import blocks, draw_blocks, refit
+from analysis.newton import Minima
 from analysis.problem import Problem
 from tests.analysis import laptop_study
 from tests.analysis.test_fit import TRUTH, with_losses
@@ -112,8 +113,17 @@ def test_resamples_of_one_r_are_left_out_and_counted(published):
     assert any("do not identify the law: left out" in line for line in result.warnings())
 
 
-def test_a_resample_without_agreement_is_not_accepted(published, fit, monkeypatch):
-    """No start moves: every one of them stays alone at its own objective."""
+def test_a_best_start_that_stands_alone_is_not_accepted(published, fit, monkeypatch):
+    def all_different(problem, theta_SP, weights_SN):
+        n = len(theta_SP)
+        return Minima(theta_SP, 1e-4 * (1 + np.arange(n)), np.ones(n, bool))
+
+    monkeypatch.setattr("analysis.bootstrap.minimise", all_different)
+    with pytest.raises(NotIdentifiedError, match="only 0 of 20 resamples can be fitted"):
+        bootstrap_fit(published, fit, resamples=20)
+
+
+def test_a_resample_that_did_not_arrive_is_not_accepted(published, fit, monkeypatch):
     monkeypatch.setattr("analysis.newton.MAX_STEPS", 0)
     with pytest.raises(NotIdentifiedError, match="only 0 of 20 resamples can be fitted"):
         bootstrap_fit(published, fit, resamples=20)
