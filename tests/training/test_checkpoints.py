@@ -4,6 +4,7 @@ import functools
 import json
 import logging
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -103,12 +104,19 @@ def folder(tmp_path):
     return tmp_path / "checkpoints"
 
 
-@pytest.fixture
-def saved(folder):
-    """A folder with the checkpoints of steps 10, 20 and 30."""
+@pytest.fixture(scope="module")
+def saved_once(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved") / "checkpoints"
     with Checkpoints(folder, keep=3) as checkpoints:
         for step in (10, 20, 30):
             checkpoints.save(step, make_state(step), {"tokens": 100 * step})
+    return folder
+
+
+@pytest.fixture
+def saved(saved_once, folder):
+    """A folder with the checkpoints of steps 10, 20 and 30."""
+    shutil.copytree(saved_once, folder)
     return folder
 
 
