@@ -50,9 +50,9 @@ def phi_interval(phi: float, ci95: tuple[float, float] | None, r_max: float) -> 
         ax.axvline(edge, color=GREY, linewidth=1)
     if ci95 is not None:
         ax.plot([low, high], [0, 0], color=ACCENT, linewidth=6, solid_capstyle="butt", alpha=0.55)
-        for end in (low, high):
+        for end, side in ((low, "right"), (high, "left")):
             text = f"{end:.2f}".replace("-", "−")
-            ax.annotate(text, (end, -0.28), ha="center", va="top", color=ACCENT, fontsize=8)
+            ax.annotate(text, (end, -0.28), ha=side, va="top", color=ACCENT, fontsize=8)
     ax.plot(phi, 0, "o", color=ACCENT, markersize=9, markeredgecolor="white")
     ax.annotate(
         f"φ = {phi:.2f}".replace("-", "−"), (phi, 0.2), ha="center", va="bottom", fontweight="bold"

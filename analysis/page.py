@@ -165,6 +165,7 @@ h1 { font-size: 1.65rem; line-height: 1.25; margin: 1.6rem 0 .2rem; }
 h2 { font-size: 1.2rem; margin: 2.6rem 0 .6rem; padding-top: .5rem; border-top: 1px solid #ddd; }
 h3 { font-size: 1rem; margin: 1.6rem 0 .3rem; }
 .subtitle, figcaption, caption, .note { color: #555; }
+.note { font-size: .88rem; }
 .subtitle { margin: 0 0 1rem; }
 nav { display: flex; flex-wrap: wrap; gap: .2rem 1.1rem; font-size: .9rem; margin: 1rem 0; }
 nav a, main a { color: #0059a0; text-decoration: none; }
@@ -193,6 +194,6 @@ pre { background: #f6f6f6; padding: .7rem .9rem; overflow-x: auto; white-space: 
 sub, sup { font-size: .72em; line-height: 0; }
 td.n + td:not(.n), th.n + th:not(.n) { padding-left: .9rem; }
 @media print { body { max-width: none; padding: 0; font-size: 11pt; } nav { display: none; }
-  figure, table { break-inside: avoid; } h2 { break-after: avoid; }
+  figure, tr { break-inside: avoid; } h2, caption { break-after: avoid; }
   details::details-content { content-visibility: visible; } }
 """

@@ -29,7 +29,8 @@ from analysis.files import write_bytes
 
 # Okabe & Ito, "Color universal design" (2008); its yellow is left out, it vanishes on white paper.
 _PALETTE = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+# Their lengths share no factor, so the same three marks come together only after hundreds of r.
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 _LINES: tuple[Any, ...] = (
     "-",
     (0, (6, 2)),
@@ -38,6 +39,7 @@ _LINES: tuple[Any, ...] = (
     (0, (6, 1.6, 1.2, 1.6, 1.2, 1.6)),
     (0, (3, 3)),
     (0, (10, 2)),
+    (0, (2, 1)),
 )
 GREY = "#6b6b6b"
 ACCENT = "#0072B2"
@@ -146,8 +148,7 @@ def compact(value: float) -> str:
 
 def count_axis(axis: Axis, sparse: bool = False) -> None:
     """Label a logarithmic axis of counts as 10M, 20M, 50M …; call it when everything is drawn."""
-    low, high = axis.get_view_interval()
-    decades = np.log10(high / low)
+    decades = _settle(axis)
     subs: tuple[float, ...] = (1, 2, 5)
     if decades < 1:
         subs = (1, 1.5, 2, 3, 4, 5, 7)
@@ -158,8 +159,18 @@ def count_axis(axis: Axis, sparse: bool = False) -> None:
 
 def budget_axis(axis: Axis) -> None:
     """Label a logarithmic axis of FLOPs with 10ⁿ and 3×10ⁿ (powers alone over many decades)."""
+    decades = _settle(axis)
+    _label_log(axis, (1, 3) if decades < 3.5 else (1,), power_of_ten)
+
+
+def _settle(axis: Axis) -> float:
+    """Fix the limits of a logarithmic axis, around a single value too; its length in decades."""
     low, high = axis.get_view_interval()
-    _label_log(axis, (1, 3) if np.log10(high / low) < 3.5 else (1,), power_of_ten)
+    if high < 1.001 * low:  # error bars leave rounding noise around a single value
+        low, high = low / 3, high * 3
+    set_limits = axis.axes.set_xlim if axis is axis.axes.xaxis else axis.axes.set_ylim
+    set_limits(low, high)
+    return float(np.log10(high / low))
 
 
 def _label_log(axis: Axis, subs: tuple[float, ...], label: Callable[[float], str]) -> None:

@@ -239,16 +239,16 @@ def allocation(data: Scaling) -> Section:
     html += table(
         ["r", "definition", "a in N* ∝ Cᵃ", "b in D* ∝ Cᵇ", "a + b", "budgets"],
         rows,
-        caption="Exponents ± one standard error [95 % interval]. a + b exceeds 1 because "
+        caption="Exponents ± one standard error [95 % interval]. a + b is above 1 where "
         "FLOPs per token grow more slowly than N: attention and unembedding are linear in width.",
     )
     reasons = [e.refused for e in data.exponents if e.refused]
     if reasons:
-        html += f"<p class=note>Refused: {escape('. '.join(reasons))}.</p>"
+        html += f'<p class="note">Refused: {escape(". ".join(reasons))}.</p>'
     beyond = [f"r = {o.r:g}" for o in optima if o.extrapolated.any()]
     if beyond:
         html += (
-            f"<p class=note>The law's optimum leaves the widths that were trained for "
+            f'<p class="note">The optimum of the law leaves the widths that were trained for '
             f"{', '.join(beyond)}: extrapolated there.</p>"
         )
     return Section(
@@ -278,7 +278,7 @@ def _exponent_rows(data: Scaling) -> list[list[object]]:
     rows: list[list[object]] = []
     for e in data.exponents:
         if e.n_params is None or e.tokens is None:
-            rows.append([f"{e.r:g}", "vertices", "refused", "refused", None, None])
+            rows.append([f"{e.r:g}", "vertices", Html("refused"), Html("refused"), None, None])
         else:
             rows.append(
                 [

@@ -9,6 +9,7 @@ from matplotlib.colors import to_rgb
 from analysis import plots
 from analysis.plots import (
     RecurrenceStyle,
+    budget_axis,
     budget_colours,
     compact,
     count_axis,
@@ -32,6 +33,11 @@ def test_every_r_differs_in_colour_marker_and_line():
     styles = RecurrenceStyle([8, 1, 4, 2, 2, 16])
     for key in ("color", "marker", "linestyle"):
         assert len({str(styles(r)[key]) for r in (1, 2, 4, 8, 16)}) == 5
+
+
+def test_no_two_of_many_r_look_alike():
+    styles = RecurrenceStyle(range(1, 25))
+    assert len({str(styles(r)) for r in range(1, 25)}) == 24
 
 
 def test_an_r_keeps_its_style_whatever_order_it_comes_in():
@@ -77,3 +83,14 @@ def test_axes_of_counts_have_a_few_labels_over_any_range(span):
     low, high = axes.get_xlim()
     ticks = [tick for tick in axes.get_xticks() if low <= tick <= high]
     assert 2 <= len(ticks) <= 7
+
+
+def test_an_axis_of_a_single_budget_shows_it():
+    axes = new_figure(3, 3).subplots()
+    axes.set_xscale("log")
+    axes.errorbar([1e12], [1.0], yerr=[0.1])
+    budget_axis(axes.xaxis)
+    low, high = axes.get_xlim()
+    assert low < 1e12 / 2
+    assert high > 2e12
+    assert 1e12 in axes.get_xticks()
