@@ -220,11 +220,14 @@ def newton_schulz(x: jax.Array) -> jax.Array:
     norm = jnp.sqrt(jnp.sum(jnp.square(x), axis=(-2, -1), keepdims=True))
     x = x / (1.02 * norm + 1e-6)
     identity = jnp.eye(x.shape[-2], dtype=x.dtype).reshape((1,) * (x.ndim - 2) + (x.shape[-2],) * 2)
-    for a, b, c in POLAR_EXPRESS:
+
+    def step(x, coefficients):
+        a, b, c = coefficients
         gram = x @ x.mT
         # The identity inside the small product saves a pass over the wide X.
-        x = (a * identity + b * gram + c * (gram @ gram)) @ x
-    return x
+        return (a * identity + b * gram + c * (gram @ gram)) @ x, None
+
+    return jax.lax.scan(step, x, jnp.array(POLAR_EXPRESS, x.dtype))[0]
 
 
 def match_parameters(state: Any, params: Params, values: Any, default: Any) -> Any:
