@@ -5,15 +5,19 @@ import jax
 import jax.numpy as jnp
 
 from looped_jax.model.config import ModelConfig
-from looped_jax.model.layers import RMSNorm, kernel_init, layer_stack, matmul
+from looped_jax.model.layers import RMSNorm, kernel_init, layer_stack, matmul, parameter
 
 Array = jax.Array
+
+
+def _first_half_identity(_key, shape, dtype=jnp.float32) -> Array:
+    return jnp.eye(shape[0], shape[1], dtype=dtype)  # [I ‖ 0]
 
 
 class LinearInjection(nn.Module):
     """u = W [e ‖ h] (arXiv:2604.21106), or W [h ‖ e] state first (arXiv:2502.05171).
 
-    Starts as the identity on the first half ([I ‖ 0]) with init "uniform_fan_in".
+    Starts as the identity on the first half with init "uniform_fan_in".
     """
 
     config: ModelConfig
@@ -24,13 +28,9 @@ class LinearInjection(nn.Module):
         pair = [input_BTD, state_BTD] if c.injection_order == "input_first" else [
             state_BTD, input_BTD,
         ]  # fmt: skip
-        identity = lambda key, shape, dtype=jnp.float32: jnp.eye(*shape, dtype=dtype)
-        init = identity if c.init == "uniform_fan_in" else kernel_init(c, 2 * c.width)
-        kernel_2DD = self.param(
-            "kernel",
-            nn.with_logical_partitioning(init, ("inject", "embed")),
-            (2 * c.width, c.width),
-        )
+        init = _first_half_identity if c.init == "uniform_fan_in" else kernel_init(c, 2 * c.width)
+        axes = ("inject", "embed")
+        kernel_2DD = parameter(self, "kernel", init, (2 * c.width, c.width), axes)
         return matmul(jnp.concatenate(pair, axis=-1), kernel_2DD, jnp.dtype(c.compute_dtype))
 
 
@@ -46,15 +46,10 @@ class DiagonalInjection(nn.Module):
     @nn.compact
     def __call__(self, state_BTD: Array, input_BTD: Array) -> Array:
         c = self.config
-        vector = lambda name: self.param(
-            name, nn.with_logical_partitioning(nn.initializers.zeros, ("norm",)), (c.width,)
-        )[None, None, :]
-        step, rate = jnp.exp(vector("log_step")), jnp.exp(vector("log_decay"))
-        kernel = self.param(
-            "kernel",
-            nn.with_logical_partitioning(kernel_init(c, c.width), ("inject", "embed")),
-            (c.width, c.width),
-        )
+        zeros, D = nn.initializers.zeros, c.width
+        step = jnp.exp(parameter(self, "log_step", zeros, (D,), ("norm",)))[None, None, :]
+        rate = jnp.exp(parameter(self, "log_decay", zeros, (D,), ("norm",)))[None, None, :]
+        kernel = parameter(self, "kernel", kernel_init(c, D), (D, D), ("inject", "embed"))
         dtype = jnp.dtype(c.compute_dtype)
         written = matmul(input_BTD, kernel, dtype)
         return jnp.exp(-step * rate).astype(dtype) * state_BTD + step.astype(dtype) * written
@@ -72,6 +67,7 @@ class Recurrence(nn.Module):
     def setup(self) -> None:
         c = self.config
         self._core = layer_stack(c, c.core_layers, deterministic=self.deterministic, name="core")
+        self._inject: nn.Module
         if c.injection == "linear":
             self._inject = LinearInjection(c, name="injection")
         elif c.injection == "diagonal":
@@ -102,12 +98,10 @@ class Recurrence(nn.Module):
     def __call__(self, state: Array, input_BTD: Array, angles, index: Array) -> Array:
         c = self.config
         if c.injection == "hyperconnect":
-            alpha_K, mixing_KK, beta_K = self._lanes(index)
-            dtype = state.dtype
-            x_BTD = jnp.einsum("K,KBTD->BTD", alpha_K.astype(dtype), state)
+            alpha, mixing, beta = self._lanes(index, state.dtype)
+            x_BTD = jnp.sum(alpha * state, axis=0)
             y_BTD = self._normed(self._core(x_BTD, angles)[0])
-            mixed = jnp.einsum("JK,KBTD->JBTD", mixing_KK.astype(dtype), state)
-            return mixed + beta_K.astype(dtype)[:, None, None, None] * y_BTD[None]
+            return jnp.sum(mixing * state[None], axis=1) + beta * y_BTD[None]
         if c.injection == "passthrough":
             x_BTD = state
         elif c.injection == "additive":
@@ -135,21 +129,18 @@ class Lanes(nn.Module):
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, index: Array) -> tuple[Array, Array, Array]:
+    def __call__(self, index: Array, dtype: jnp.dtype) -> tuple[Array, Array, Array]:
+        """α (K, b, 1, 1), M (K, K, b, 1, 1), β (K, b, 1, 1); b = 1, or B with index (B,)."""
         R, K = self.config.recurrences, self.config.lanes
         tables = {
-            "alpha": lambda *_: jnp.eye(K)[jnp.arange(R) % K],
-            "mixing": lambda *_: jnp.tile(jnp.eye(K), (R, 1, 1)),
-            "beta": lambda *_: jnp.ones((R, K)),
+            "alpha": ((R, K), lambda *_: jnp.eye(K)[jnp.arange(R) % K]),
+            "mixing": ((R, K, K), lambda *_: jnp.tile(jnp.eye(K), (R, 1, 1))),
+            "beta": ((R, K), lambda *_: jnp.ones((R, K))),
         }
-        axes = {"alpha": ("recurrences", "lanes"), "mixing": ("recurrences", "lanes", "lanes_in"),
-                "beta": ("recurrences", "lanes")}  # fmt: skip
-        rows = [
-            jax.lax.dynamic_index_in_dim(
-                self.param(name, nn.with_logical_partitioning(init, axes[name])),
-                index,
-                keepdims=False,
-            )
-            for name, init in tables.items()
-        ]
+        axes = ("recurrences", "lanes", "lanes_in")
+        rows = []
+        for name, (shape, init) in tables.items():
+            table = parameter(self, name, init, shape, axes[: len(shape)])
+            row = jnp.take(table, jnp.atleast_1d(index), axis=0, mode="clip").astype(dtype)
+            rows.append(jnp.moveaxis(row, 0, -1)[..., None, None])
         return rows[0], rows[1], rows[2]

@@ -5,6 +5,8 @@ norms and softmax in float32. Kernels are (in, out). Logical axis names ("embed"
 "vocab", "layers", ...) are attached to every parameter; parallel.py maps them to mesh axes.
 """
 
+from typing import cast
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -22,6 +24,18 @@ def kernel_init(config: ModelConfig, fan_in: int) -> nn.initializers.Initializer
     return lambda key, shape, dtype=jnp.float32: jax.random.uniform(
         key, shape, dtype, minval=-limit, maxval=limit
     )
+
+
+def parameter(
+    module: nn.Module,
+    name: str,
+    initializer: nn.initializers.Initializer,
+    shape: tuple[int, ...],
+    axes: tuple[str, ...],
+) -> Array:
+    """A float32 parameter of `module`, with a logical axis name for each dimension."""
+    boxed = nn.with_logical_partitioning(initializer, axes)
+    return cast(Array, module.param(name, boxed, shape, jnp.float32))
 
 
 def matmul(x: Array, kernel: Array, dtype: jnp.dtype) -> Array:
@@ -42,8 +56,8 @@ class RMSNorm(nn.Module):
         inverse = jax.lax.rsqrt(jnp.mean(jnp.square(x32), -1, keepdims=True) + self.epsilon)
         y = x32 * inverse
         if self.scale:
-            init = nn.with_logical_partitioning(nn.initializers.ones, ("norm",))
-            scale_D = self.param("scale", init, (x_BTD.shape[-1],))
+            D = x_BTD.shape[-1]
+            scale_D = parameter(self, "scale", nn.initializers.ones, (D,), ("norm",))
             y = y * scale_D.reshape((1,) * (x_BTD.ndim - 1) + (-1,))
         return y.astype(x_BTD.dtype)
 
@@ -101,9 +115,9 @@ class Attention(nn.Module):
         qkv = matmul(x_BTD, qkv_D3A.reshape(D, 3 * c.attention_width), dtype)
         q, k, v = (part.reshape(B, T, c.heads, c.head_dim) for part in jnp.split(qkv, 3, axis=-1))
         if c.qk_bias:
-            bias_init = nn.with_logical_partitioning(nn.initializers.zeros, ("qkv", "heads"))
-            bias = self.param("qk_bias", bias_init, (2, c.attention_width)).astype(dtype)
-            bias = bias.reshape(2, 1, 1, c.heads, c.head_dim)
+            zeros, A = nn.initializers.zeros, c.attention_width
+            bias_2A = parameter(self, "qk_bias", zeros, (2, A), ("qkv", "heads")).astype(dtype)
+            bias = bias_2A.reshape(2, 1, 1, c.heads, c.head_dim)
             q, k = q + bias[0], k + bias[1]
         if angles is not None:
             q, k = rotate(c, q, *angles), rotate(c, k, *angles)
@@ -125,9 +139,7 @@ class Kernel(nn.Module):
 
     @nn.compact
     def __call__(self) -> Array:
-        return self.param(
-            "kernel", nn.with_logical_partitioning(self.initializer, self.axes), self.shape
-        )
+        return parameter(self, "kernel", self.initializer, self.shape, self.axes)
 
 
 class MLP(nn.Module):

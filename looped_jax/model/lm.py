@@ -1,5 +1,7 @@
 """LoopedLM: embed -> prelude -> recurrence -> coda -> readout, each callable alone."""
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -92,27 +94,34 @@ class LoopedLM(nn.Module):
         return self._recurrence.initial(input_BTD, self.make_rng("state") if noise else None)
 
     def recur(self, state: Array, input_BTD: Array, index: Array | int) -> Array:
-        """The state after recurrence number `index` (from 0)."""
+        """The state after recurrence number `index` (from 0; a scalar, or (B,) per sequence)."""
         angles = self.angles(input_BTD.shape[1])
         return self._recurrence(state, input_BTD, angles, jnp.asarray(index, jnp.int32))
 
     def recur_all(self, state: Array, input_BTD: Array, recurrences: int | Array) -> Array:
         """The state after `recurrences` recurrences (int, traced int32 scalar, or int32 (B,)).
 
+        Traced depths must lie in 1 to `max_recurrences` (and within the lane table).
+
         Raises:
-          ValueError: a depth below 1, above the lane table, or above the saved trajectory.
+          ValueError: an int depth below 1 or above the lane table.
         """
         c = self.config
         self._check_depth(recurrences)
         if self.is_initializing():
             return self.recur(state, input_BTD, 0)
         step, params, constants = self._pure_step(input_BTD.shape[1])
+        capacity = recurrences if isinstance(recurrences, int) else c.max_recurrences
+        inputs: tuple = (input_BTD,)
         depth: int | Array = recurrences
         if not isinstance(recurrences, int) and recurrences.ndim == 1:
-            constants["depth_B"], depth = recurrences, jnp.max(recurrences)
-        capacity = depth if isinstance(depth, int) else c.max_recurrences
+            # All sequences finish together, so that a gradient window holds the last recurrences
+            # of each; what is computed for one before its first recurrence is discarded.
+            depth = jnp.max(recurrences)
+            constants["first_B"] = depth - recurrences
+            inputs = (input_BTD, state)
         return recurrence.loop(
-            step, params, state, input_BTD, constants, depth,
+            step, params, state, inputs, constants, depth,
             capacity=capacity, window=c.backprop_recurrences,
         )  # fmt: skip
 
@@ -122,7 +131,7 @@ class LoopedLM(nn.Module):
         if self.is_initializing():
             return self.recur(state, input_BTD, 0)[None]
         step, params, constants = self._pure_step(input_BTD.shape[1])
-        return recurrence.trajectory(step, params, state, input_BTD, constants, recurrences)
+        return recurrence.trajectory(step, params, state, (input_BTD,), constants, recurrences)
 
     def coda(self, state: Array) -> Array:
         """h (B, T, D) after the coda's layers."""
@@ -185,21 +194,21 @@ class LoopedLM(nn.Module):
         """The recurrence as a pure function, its parameters, and its constants."""
         block = Recurrence(self.config, self.deterministic, parent=None)
         dropout = self.config.dropout > 0 and not self.deterministic
-        constants = {"angles": self.angles(length)}
+        constants: dict[str, Any] = {"angles": self.angles(length)}
         if dropout:
             constants["dropout"] = self.make_rng("dropout")
 
-        def step(params, state, input_BTD, constants, index):
+        def step(params, state, inputs, constants, index):
             rngs = {}
             if dropout:
                 rngs["dropout"] = jax.random.fold_in(constants["dropout"], index)
-            new = block.apply(
-                {"params": params}, state, input_BTD, constants["angles"], index, rngs=rngs
+            if "first_B" in constants:
+                index = index - constants["first_B"]
+                starts_B11 = jnp.expand_dims(index == 0, (-2, -1))
+                state = jnp.where(starts_B11, inputs[1], state)
+            return block.apply(
+                {"params": params}, state, inputs[0], constants["angles"], index, rngs=rngs
             )
-            if "depth_B" not in constants:
-                return new
-            alive_B = index < constants["depth_B"]
-            return jnp.where(jnp.expand_dims(alive_B, (-2, -1)), new, state)
 
         names = ("core", "injection", "lanes", "state_norm")
         params = {k: v for k, v in self.variables["params"].items() if k in names}
