@@ -1,6 +1,6 @@
 """ModelConfig: the knobs of a looped language model, and what does not fit together.
 
-Shape letters used throughout: B batch, T time, D width, H heads, d head_dim, A = H * d,
+Shape letters used throughout: B batch, T time, D width, H heads, d head_dim, A = H * d = D,
 F MLP hidden, V vocabulary, L layers, R recurrences, K lanes.
 """
 
@@ -180,6 +180,11 @@ def _check_ranges(config: ModelConfig) -> None:
 
 def _check_combinations(config: ModelConfig) -> None:
     c = config
+    if c.heads * c.head_dim != c.width:
+        raise ValueError(
+            f"model.heads = {c.heads} of head_dim {c.head_dim} make {c.heads * c.head_dim}; "
+            f"allowed: model.width = {c.width} divided into heads without a rest"
+        )
     if c.positions.startswith("rope") and c.head_dim % 2:
         raise ValueError(f"model.head_dim = {c.head_dim}; allowed with rotary positions: even")
     if c.recurrences > c.max_recurrences:
