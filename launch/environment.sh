@@ -1,0 +1,83 @@
+# Sourced by the other scripts: makes .venv hold what requirements files list.
+#
+#   root            the project's folder
+#   venv_python     the interpreter of .venv
+#   prepare_environment requirements.txt …
+#
+# The interpreter of a new .venv is $PYTHON, or python3. Typed again it does nothing unless a
+# requirements file has changed; interrupted, it starts again where pip was.
+# shellcheck shell=bash
+
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+venv=$root/.venv
+venv_python=$venv/bin/python
+
+fail() {
+  printf 'error: %s\n' "$*" >&2
+  exit 2
+}
+
+prepare_environment() {
+  find_python
+  mkdir -p -- "$venv"
+  exec 8>>"$venv/.lock"
+  "$python" "$root/launch/lock.py" --wait 8 "another installation into .venv"
+  "$venv_python" -c '' 2>/dev/null || make_venv
+  local file
+  for file in "$@"; do
+    # The stamp is a copy of what was installed, made when pip was through.
+    if ! cmp -s "$root/$file" "$venv/$file.installed"; then
+      "$venv_python" -m pip --version >/dev/null 2>&1 || make_venv
+      install_packages "$file"
+      cp -- "$root/$file" "$venv/$file.installed"
+    fi
+  done
+  exec 8>&-
+}
+
+find_python() {
+  python=${PYTHON:-python3}
+  local version
+  version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) ||
+    fail "$python does not run: set PYTHON to a Python of at least 3.11"
+  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+    fail "$python is Python $version; allowed: at least 3.11, for instance PYTHON=python3.12 $0"
+}
+
+make_venv() {
+  echo "making .venv with $("$python" --version)"
+  rm -f -- "$venv"/*.installed
+  "$python" -m venv "$venv" || fail "cannot make $venv (Debian and Ubuntu have it in the package" \
+    "python3-venv; if .venv is damaged, remove it)"
+}
+
+install_packages() {
+  local file=$1 log=$venv/install.log
+  echo "installing $file into .venv (log: $log)"
+  if ! "$venv_python" -m pip install --disable-pip-version-check --no-input --progress-bar=off \
+    -r "$root/$file" 2>&1 | tee -- "$log" | show_progress; then
+    tail -n 15 -- "$log" >&2
+    fail "pip could not install $file; all it said is in $log"
+  fi
+}
+
+# Turns what pip prints into one line that renews itself, or into a line every 15 seconds.
+show_progress() {
+  local line packages=0 doing='' shown=$SECONDS
+  while IFS= read -r line; do
+    case $line in
+      Collecting* | *'already satisfied'*) packages=$((packages + 1)) ;;
+    esac
+    case $line in
+      *Downloading* | Installing* | Collecting*) doing=${line#"${line%%[![:space:]]*}"} ;;
+      *) continue ;;
+    esac
+    if [[ -t 1 ]]; then
+      printf '\r\033[K%s' "  $SECONDS s, $packages packages: ${doing:0:60}"
+    elif ((SECONDS - shown >= 15)); then
+      shown=$SECONDS
+      echo "  $SECONDS s, $packages packages: ${doing:0:100}"
+    fi
+  done
+  if [[ -t 1 ]]; then printf '\r\033[K'; fi
+}

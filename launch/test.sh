@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Environment and checks: ruff, mypy, and all tests but the slow ones.
+#
+#   launch/test.sh                    everything
+#   launch/test.sh tests/model        arguments go to pytest, and then only it runs
+#   launch/test.sh -m slow            the tests that take longer
+set -euo pipefail
+
+# shellcheck source-path=SCRIPTDIR source=environment.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/environment.sh"
+cd -- "$root"
+prepare_environment requirements.txt requirements-test.txt
+
+if (($# == 0)); then
+  "$venv_python" -m ruff check
+  "$venv_python" -m ruff format --check
+  "$venv_python" -m mypy
+fi
+"$venv_python" -m pytest "$@"
