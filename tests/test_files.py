@@ -94,3 +94,11 @@ def test_writable_folder(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"cannot write into folder .*file/x: Not a directory"):
         writable_folder(tmp_path / "file" / "x")
+
+
+def test_who_already_reads_goes_on_reading_the_old_content(tmp_path):
+    write_bytes(tmp_path / "a", b"old")
+    with open(tmp_path / "a", "rb") as reader:
+        write_bytes(tmp_path / "a", b"new")
+        assert reader.read() == b"old"
+    assert (tmp_path / "a").read_bytes() == b"new"

@@ -17,7 +17,7 @@ from looped_jax.errors import UserError
 
 # One element of the grain data set holds whole batches of about this many tokens together:
 # grain's cost per element (about 0.1 ms) is then paid once for many small batches.
-BLOCK_TOKENS = 1 << 18
+BLOCK_TOKENS = 1 << 16
 PREFETCHED_BLOCKS = 4
 LAST_BLOCK = 1 << 40
 

@@ -45,7 +45,7 @@ from looped_jax.files import (
 VOCAB_SIZE = 4096
 SPLITS: tuple[Split, ...] = ("train", "validation")
 # Pieces encoded together: enough to occupy all cores, little enough to hold.
-BATCH_CHARACTERS = 1 << 23
+BATCH_CHARACTERS = 1 << 22
 PROGRESS_SECONDS = 5.0
 
 

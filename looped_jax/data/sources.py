@@ -27,7 +27,7 @@ BUNDLED_VALIDATION = "austen_persuasion.txt.xz"
 # In a text file this separates documents, as in corpora that come as one large file.
 END_OF_TEXT = "<|endoftext|>"
 # Long documents are read in pieces of this many characters.
-PIECE_CHARACTERS = 1 << 18
+PIECE_CHARACTERS = 1 << 16
 
 KINDS = {
     ".txt": "text",

@@ -57,7 +57,7 @@ class Tokenizer:
         pairs = []
         for text, encoding in zip(texts, batch, strict=True):
             ends = np.fromiter((end for _, end in encoding.offsets), np.int64, len(encoding))
-            covered = _byte_positions(text)[np.maximum.accumulate(ends)]
+            covered = _byte_positions(text)[ends]
             if len(covered):
                 covered[-1] = len(text.encode())
             pairs.append((_ids(encoding), np.diff(covered, prepend=0)))

@@ -6,7 +6,14 @@ The baseline draws windows with replacement and copies them: no order, no epochs
 thread. Each ratio is of two numbers measured in turn in this process. Without --data the bundled
 novels are prepared first, with 512 tokens, into a temporary folder.
 
-On two CPU cores of a shared machine:
+On two CPU cores (AMD EPYC):
+
+    T=   64 B=  8  train   13.2 M tokens/s   gather    57.1 M tokens/s   ratio  0.23
+    T=  128 B= 16  train   21.9 M tokens/s   gather   220.4 M tokens/s   ratio  0.10
+    T=  256 B=  8  train   33.1 M tokens/s   gather   232.4 M tokens/s   ratio  0.14
+    T= 1024 B= 32  train   48.1 M tokens/s   gather  2196.5 M tokens/s   ratio  0.02
+
+Most of the time goes into the shuffled order, 6 µs a window.
 """
 
 import tempfile

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from looped_jax.data import prepare as module
-from looped_jax.data import shards
+from looped_jax.data import shards, sources
 from looped_jax.data.prepare import prepare
 from looped_jax.data.shards import TokenData
 from looped_jax.errors import UserError
@@ -160,6 +160,12 @@ def test_shards_make_no_difference(data, books, tmp_path, monkeypatch):
 
 def test_batches_make_no_difference(data, books, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "BATCH_CHARACTERS", 1)
+    again, _ = prepare_books(books, tmp_path / "out")
+    assert again.digest == data.digest
+
+
+def test_pieces_make_no_difference(data, books, tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "PIECE_CHARACTERS", 500)
     again, _ = prepare_books(books, tmp_path / "out")
     assert again.digest == data.digest
 

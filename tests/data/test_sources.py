@@ -108,6 +108,17 @@ def test_a_fraction_parts_documents_by_their_content(tmp_path):
     assert set(validation) < set(wider)
 
 
+def test_a_fraction_never_parts_a_long_document(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "PIECE_CHARACTERS", 30)
+    texts = [f"document {i} " + "and so on " * 20 for i in range(40)]
+    (tmp_path / "a.txt").write_text(END_OF_TEXT.join(texts))
+    source = open_source(str(tmp_path), "0.5", "text")
+    train, validation = documents(source), documents(source, "validation")
+    assert sorted(train + validation) == sorted(texts)
+    assert train
+    assert validation
+
+
 def test_long_documents_come_in_pieces_cut_between_words(monkeypatch):
     monkeypatch.setattr(sources, "PIECE_CHARACTERS", 100)
     text = "Some words, of varied lengths; and 12 345 numbers.\n\n" * 40
