@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> None:
     write_text(args.out / "runs.csv", study.predictions().to_csv(index=False))
     write_text(args.out / "fit.json", dumps(document))
     print(summary(study))
-    print(f"\nwrote {args.out / 'fit.json'}")
+    print(f"\nrounded above, at full precision in {args.out / 'fit.json'}")
 
 
 def _phi(text: str) -> float | None:

@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from analysis.allocation import allocate
 from analysis.arguments import add_seed_argument, positive
 from analysis.bootstrap import RESAMPLES
 from analysis.errors import AnalysisError
 from analysis.fit import STARTS, FitResult, fit_joint
-from analysis.laws import INJECTIONS
+from analysis.isoflop import isoflop_curves
+from analysis.laws import INJECTIONS, JointLaw
 from analysis.runs import RunTable, load_runs
 from analysis.splits import Errors, errors
 from analysis.study import Settings, Study, fit_study
@@ -72,16 +74,16 @@ def run(args: argparse.Namespace) -> None:
 
 
 def compare(name: str, study: Study) -> pd.DataFrame:
-    """Columns table, row, quantity, paper, ours, difference (ours − paper)."""
-    published = pd.read_csv(STUDIES[name][2])
+    """Columns table, row, quantity, printed (in the paper), ours, difference (ours − printed)."""
+    published = pd.read_csv(STUDIES[name][2], dtype={"value": str})
     values = _values(study)
     ours = []
     for row, quantity in zip(published["row"], published["quantity"], strict=True):
         if (row, quantity) not in values:
             raise AnalysisError(f"{STUDIES[name][2]}: nothing computed is called {row}, {quantity}")
         ours.append(values[row, quantity])
-    frame = published.rename(columns={"value": "paper"}).assign(ours=ours)
-    return frame.assign(difference=frame["ours"] - frame["paper"])
+    frame = published.rename(columns={"value": "printed"}).assign(ours=ours)
+    return frame.assign(difference=frame["ours"] - frame["printed"].astype(float))
 
 
 def _values(study: Study) -> Values:
@@ -100,6 +102,7 @@ def _values(study: Study) -> Values:
     values |= _of_fit("four lower budgets (80 runs)", _four_lower_budgets(table, study.settings))
     for r, fit in study.per_architecture.items():
         values |= _of_fit(f"r = {r:g}", fit)
+    values |= _gaps(table) | _sizes(table, study.fit)
     parts = {f"r = {r:g}": part for r, part in study.residuals.items()}
     for key, part in {**parts, "all": errors(study.fit.residuals)}.items():
         values |= _of_errors(key, part)
@@ -117,6 +120,29 @@ def _of_errors(row: str, part: Errors) -> Values:
     return {(row, "mean"): part.mean, (row, "max_abs"): part.max_abs, (row, "rmse"): part.rmse}
 
 
+def _gaps(table: RunTable) -> Values:
+    """L*_r − L*_1 over the budgets, each L* the vertex of an iso-FLOPs parabola."""
+    curves = {(curve.r, curve.budget): curve for curve in isoflop_curves(table.runs)}
+    found: Values = {}
+    for r in sorted({r for r, _ in curves} - {1.0}):
+        gaps = [
+            curve.loss_opt - curves[1.0, budget].loss_opt
+            for (mine, budget), curve in curves.items()
+            if mine == r
+        ]
+        found |= {(f"r = {r:g}", "lowest gap"): min(gaps), (f"r = {r:g}", "highest gap"): max(gaps)}
+    return found
+
+
+def _sizes(table: RunTable, fit: FitResult) -> Values:
+    if not isinstance(fit.law, JointLaw):
+        return {}
+    sizes = allocate(table, fit.law, None).sizes
+    return {(f"r = {size.r:g}", "unique"): size.unique for size in sizes} | {
+        (f"r = {size.r:g}", "effective"): size.effective.value for size in sizes
+    }
+
+
 def _four_lower_budgets(table: RunTable, settings: Settings) -> FitResult:
     fourth = np.unique(table.runs["budget"])[3]
     low = table.select(table.runs["budget"] <= fourth)
@@ -125,25 +151,22 @@ def _four_lower_budgets(table: RunTable, settings: Settings) -> FitResult:
 
 def _lines(rows: pd.DataFrame) -> Iterator[tuple[str, ...]]:
     previous = ""
-    for row, quantity, paper, ours, difference in rows[
-        ["row", "quantity", "paper", "ours", "difference"]
-    ].itertuples(index=False):
-        first, rest = quantity.split(" ", 1) if " " in quantity else (quantity, "")
+    columns = ["row", "quantity", "printed", "ours", "difference"]
+    for row, quantity, printed, ours, difference in rows[columns].itertuples(index=False):
+        first, _, rest = quantity.partition(" ")
         yield (
             "" if row == previous else row,
             f"{QUANTITIES.get(first, first)} {rest}".strip(),
-            f"{paper:g}",
-            _like(ours, paper, quantity),
-            _like(difference, paper, quantity, sign="+"),
+            printed,
+            _rounded(ours, quantity),
+            _rounded(difference, quantity, sign="+"),
         )
         previous = row
 
 
-def _like(value: float, paper: float, quantity: str, sign: str = "") -> str:
+def _rounded(value: float, quantity: str, sign: str = "") -> str:
     """One digit more than the paper prints."""
     if quantity == "objective":
         return f"{value:{sign}.3e}"
-    if quantity in ("A", "B"):
-        return f"{value:{sign}.1f}"
-    digits = 5 if quantity == "r2" else 4
+    digits = {"A": 1, "B": 1, "r2": 5}.get(quantity, 4)
     return f"{value:{sign}.{digits}f}"
