@@ -1,6 +1,6 @@
 """The chunked cross-entropy against the plain one: time and memory of loss and gradients.
 
-    python tests/benchmarks/cross_entropy.py
+    python -m tests.benchmarks.cross_entropy
 
 Also prints the time of the three matrix products that no variant can avoid.
 """

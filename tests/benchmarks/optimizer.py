@@ -1,6 +1,6 @@
 """What an update costs: MuonH over stacked layers against one matrix at a time and against AdamW.
 
-    python tests/benchmarks/optimizer.py
+    python -m tests.benchmarks.optimizer
 
 Prints, for two model sizes, milliseconds per update, the share of the machine's rate for a 1024³
 float32 product that the Newton–Schulz steps reach, and compile times.
