@@ -1,26 +1,42 @@
-"""Measures a trained run; every suite adds its part to the run's summary.json.
+"""Measures trained runs; every suite adds its part to a run's summary.json.
 
-python -m looped_jax.evaluate --workdir=runs/one --suites=loss
+    python -m looped_jax.evaluate --workdir=runs/one --suites=loss
+    python -m looped_jax.evaluate --workdir=runs/study --suites=depth,convergence,exits
+
+A folder that holds run folders stands for all finished runs in it.
 """
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from absl import flags
 
 from looped_jax import cli, parallel
 from looped_jax.config import resolve_json
 from looped_jax.errors import UserError
-from looped_jax.evaluation.suites import SUITES, Trained
+from looped_jax.evaluation.settings import EPSILONS, Settings
+from looped_jax.evaluation.suites import SUITES
+from looped_jax.evaluation.trained import Trained
 from looped_jax.training import state as states
 from looped_jax.training.checkpoints import restore_params
 from looped_jax.training.progress import Display
 from looped_jax.training.run_folder import RunFolder
 from looped_jax.training.trainer import open_data
 
+T = TypeVar("T")
 
-def evaluate(workdir: Path, suites: list[str], display: Display) -> dict[str, Any]:
+
+def evaluate(
+    workdir: Path, suites: list[str], display: Display, settings: Settings | None = None
+) -> dict[str, Any]:
     """Runs the suites on the newest checkpoint of a finished run and updates its summary.
+
+    Args:
+      workdir: the run folder.
+      suites: names in the order in which they run.
+      display: where progress is shown.
+      settings: None for the defaults.
 
     Returns:
       The suites' results by name.
@@ -28,8 +44,7 @@ def evaluate(workdir: Path, suites: list[str], display: Display) -> dict[str, An
     Raises:
       UserError: an unknown suite, no finished run, or data other than it was trained on.
     """
-    if unknown := [name for name in suites if name not in SUITES]:
-        raise UserError(f"suite {unknown[0]!r}; allowed: {', '.join(SUITES)}")
+    _check_names(suites)
     folder = RunFolder(workdir)
     with folder.lock():
         summary = folder.read_summary()
@@ -44,7 +59,7 @@ def evaluate(workdir: Path, suites: list[str], display: Display) -> dict[str, An
         with parallel.active(mesh):
             abstract = states.abstract_params(run.model, mesh)
             params = restore_params(folder.checkpoints_path, abstract).state
-            trained = Trained(run, params, data, mesh, folder, display)
+            trained = Trained(run, params, data, mesh, folder, display, settings or Settings())
             results = {}
             for name in suites:
                 results[name] = SUITES[name](trained)
@@ -58,20 +73,92 @@ def _part(suite: str, result: dict[str, Any]) -> dict[str, Any]:
     return result if suite == "loss" else {suite: result}
 
 
+def finished_runs(workdir: Path) -> Iterator[Path]:
+    """The run folder itself, or every finished one inside a folder, by name.
+
+    Raises:
+      UserError: there is none.
+    """
+    if RunFolder(workdir).config_path.exists():
+        yield workdir
+        return
+    inside = sorted(path.parent for path in workdir.rglob("summary.json"))
+    if not inside:
+        raise UserError(f"{workdir} is no run folder and holds no finished run")
+    yield from inside
+
+
+def _check_names(suites: list[str]) -> None:
+    if unknown := [name for name in suites if name not in SUITES]:
+        raise UserError(f"suite {unknown[0]!r}; allowed: {', '.join(SUITES)}")
+
+
+def _numbers(flag: str, texts: list[str], kind: Callable[[str], T]) -> tuple[T, ...]:
+    try:
+        return tuple(kind(text) for text in texts)
+    except ValueError:
+        what = "whole numbers" if kind is int else "numbers"
+        raise UserError(f"--{flag}={','.join(texts)}; allowed: {what} with commas") from None
+
+
 def define_flags() -> None:
-    flags.DEFINE_string("workdir", None, "The run folder of a finished run.", required=True)
+    default = Settings()
+    flags.DEFINE_string(
+        "workdir", None, "The folder of a finished run, or one that holds such.", required=True
+    )
     flags.DEFINE_list("suites", ["loss"], f"Which measurements: {', '.join(SUITES)}.")
+    flags.DEFINE_integer(
+        "max_windows",
+        default.max_windows,
+        "Held-out windows that depth, convergence and exits score; 0: as many as the config says.",
+    )
+    flags.DEFINE_list(
+        "depths",
+        [],
+        "Depths of the depth suite. Default: every one up to twice the mean training depth, then "
+        "a quarter of the mean apart up to four times.",
+    )
+    flags.DEFINE_integer(
+        "recurrences",
+        None,
+        "Loops that convergence and exits run. Default: twice the mean training depth.",
+    )
+    flags.DEFINE_list(
+        "epsilons",
+        [f"{epsilon:g}" for epsilon in EPSILONS],
+        "Thresholds on KL(p_i || p_(i-1)) in nats, at which tokens count as settled and exit.",
+    )
+    flags.DEFINE_integer("resamples", default.resamples, "Of the bootstrap.")
+    flags.DEFINE_integer("seed", default.seed, "Of the bootstrap.")
+
+
+def settings_from_flags() -> Settings:
+    """The Settings that the command line asks for; UserError for what is not allowed."""
+    values = flags.FLAGS
+    if values.recurrences is not None and values.recurrences < 1:
+        raise UserError(f"--recurrences={values.recurrences}; allowed: 1 or more")
+    return Settings(
+        max_windows=values.max_windows,
+        depths=_numbers("depths", values.depths, int),
+        recurrences=values.recurrences or 0,
+        epsilons=_numbers("epsilons", values.epsilons, float),
+        resamples=values.resamples,
+        seed=values.seed,
+    )
 
 
 def main(_: list[str]) -> None:
     values = flags.FLAGS
+    settings = settings_from_flags()
+    _check_names(values.suites)
     with Display() as display:
-        results = evaluate(Path(values.workdir), values.suites, display)
-    for name, result in results.items():
-        for key, value in result.items():
-            if isinstance(value, int | float):
-                print(f"{name}.{key} = {value:.6g}")
-    print(Path(values.workdir) / "summary.json")
+        for workdir in finished_runs(Path(values.workdir)):
+            results = evaluate(workdir, values.suites, display, settings)
+            for name, result in results.items():
+                for key, value in result.items():
+                    if isinstance(value, int | float):
+                        print(f"{name}.{key} = {value:.6g}")
+            print(workdir / "summary.json", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,29 +1,12 @@
 """The suites of measurements by name, and what each one is given."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from jax.sharding import Mesh
-
-from looped_jax.config import RunConfig
-from looped_jax.data.shards import TokenData
+from looped_jax.evaluation.convergence import convergence_suite
+from looped_jax.evaluation.depth import depth_suite
 from looped_jax.evaluation.loss import validation_loss
-from looped_jax.training.progress import Display
-from looped_jax.training.run_folder import RunFolder
-
-
-@dataclasses.dataclass(frozen=True)
-class Trained:
-    """A trained run, restored: what every suite measures. The mesh is active."""
-
-    run: RunConfig
-    params: Any
-    data: TokenData
-    mesh: Mesh
-    folder: RunFolder
-    display: Display
-
+from looped_jax.evaluation.trained import Trained
 
 # A suite returns its part of summary.json; larger tables it writes into the run folder itself.
 Suite = Callable[[Trained], dict[str, Any]]
@@ -48,4 +31,8 @@ def loss_suite(trained: Trained) -> dict[str, Any]:
     }
 
 
-SUITES: dict[str, Suite] = {"loss": loss_suite}
+SUITES: dict[str, Suite] = {
+    "loss": loss_suite,
+    "depth": depth_suite,
+    "convergence": convergence_suite,
+}

@@ -1,0 +1,114 @@
+"""The held-out text that suites score: windows through a model, and what each token is."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from looped_jax import parallel
+from looped_jax.data.pipeline import validation_batches
+from looped_jax.data.shards import TokenData
+from looped_jax.evaluation.trained import Trained
+
+# So many training tokens are counted for the frequencies of tokens.
+COUNTED_TOKENS = 1 << 24
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoredText:
+    """The N predictions that were scored, in the order of the text; each field is (N,).
+
+    Attributes:
+      window: number of the window of T targets that a prediction was made in.
+      position: tokens of the window before the input token.
+      document: number of the document that the target lies in.
+      token, target: ids of the input token and of the one it predicts.
+    """
+
+    window: np.ndarray
+    position: np.ndarray
+    document: np.ndarray
+    token: np.ndarray
+    target: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    def __getitem__(self, keep: np.ndarray | slice) -> "ScoredText":
+        return ScoredText(**{f.name: getattr(self, f.name)[keep] for f in dataclasses.fields(self)})
+
+
+def count_windows(trained: Trained) -> int:
+    """Windows of the held-out text that suites score."""
+    T = trained.run.data.sequence_length
+    windows = -(-(len(trained.data.validation) - 1) // T)
+    return min(windows, trained.max_windows) if trained.max_windows else windows
+
+
+def score(
+    trained: Trained,
+    scorer: Callable[..., Any],
+    name: str,
+    *arguments: Any,
+    windows: range | None = None,
+) -> tuple[Any, ScoredText]:
+    """Runs `scorer(params, tokens (B, T + 1), mask (B, T), *arguments)` over held-out windows.
+
+    Args:
+      scorer: returns (tree, mask), whole on every process; leaves end in (…, B, T).
+      name: what the display calls it.
+      windows: consecutive windows that count; None for all that suites score.
+
+    Returns:
+      The tree with leaves (…, N) on the host, and the text.
+    """
+    run, B = trained.run, trained.run.evaluation.batch_size
+    windows = windows or range(count_windows(trained))
+    batches = validation_batches(
+        trained.data,
+        sequence_length=run.data.sequence_length,
+        batch_size=B,
+        max_windows=windows.stop,
+        process_index=jax.process_index(),
+        process_count=jax.process_count(),
+    )
+    leaves, targets, structure = [], [], None
+    with trained.display.track(f"{run.name} {name}", len(windows), unit="windows") as progress:
+        for first, batch in zip(range(0, windows.stop, B), batches, strict=True):
+            if first + B <= windows.start:
+                continue
+            on_device = parallel.global_batch(batch, trained.mesh)
+            scored = scorer(trained.params, on_device["tokens"], on_device["mask"], *arguments)
+            tree, mask_BT = jax.device_get(scored)
+            T = mask_BT.shape[1]
+            index_BT = (first + np.arange(B))[:, None] * T + np.arange(1, T + 1)
+            keep_BT = mask_BT & (index_BT > windows.start * T)
+            flat, structure = jax.tree.flatten(tree)
+            leaves.append([leaf[..., keep_BT] for leaf in flat])
+            targets.append(index_BT[keep_BT])
+            progress.update(min(first + B, windows.stop) - windows.start)
+    joined = [np.concatenate(parts, axis=-1) for parts in zip(*leaves, strict=True)]
+    assert structure is not None
+    text = scored_text(trained.data, run.data.sequence_length, np.concatenate(targets))
+    return jax.tree.unflatten(structure, joined), text
+
+
+def scored_text(data: TokenData, T: int, targets_N: np.ndarray) -> ScoredText:
+    """What the predictions are whose targets stand at these places of the held-out text."""
+    stream = data.validation.read(0, int(targets_N[-1]) + 1)
+    ends = np.cumsum(stream == data.end_of_text_id)
+    inputs_N = targets_N - 1
+    return ScoredText(
+        window=inputs_N // T,
+        position=inputs_N % T,
+        document=ends[inputs_N],
+        token=stream[inputs_N],
+        target=stream[targets_N],
+    )
+
+
+def training_counts(data: TokenData) -> np.ndarray:
+    """How often each token id occurs in the training text (in its first 2²⁴ tokens), (V,)."""
+    return np.bincount(data.train.read(0, COUNTED_TOKENS), minlength=data.vocab_size)

@@ -1,0 +1,30 @@
+"""A trained run, restored: what every suite is given."""
+
+import dataclasses
+from typing import Any
+
+from jax.sharding import Mesh
+
+from looped_jax.config import RunConfig
+from looped_jax.data.shards import TokenData
+from looped_jax.evaluation.settings import Settings
+from looped_jax.training.progress import Display
+from looped_jax.training.run_folder import RunFolder
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """A trained run, restored: what every suite measures. The mesh is active."""
+
+    run: RunConfig
+    params: Any
+    data: TokenData
+    mesh: Mesh
+    folder: RunFolder
+    display: Display
+    settings: Settings
+
+    @property
+    def max_windows(self) -> int:
+        """Windows of held-out text that a suite scores; 0 for all."""
+        return self.settings.max_windows or self.run.evaluation.max_windows
