@@ -41,7 +41,10 @@ LOGICAL_AXES: dict[str, str | tuple[str, ...] | None] = {
 
 
 def mesh_from_text(text: str, devices: list[jax.Device] | None = None) -> Mesh:
-    """The mesh that a text like "data:-1,fsdp:1,tensor:1" describes, over all devices.
+    """The mesh that a text like "data:-1,fsdp:1,tensor:1" describes.
+
+    With a -1 it spans all devices; without one, a single process may ask for fewer than there are
+    and gets the first ones.
 
     Raises:
       UserError: an unknown or missing axis, more than one -1, or sizes that do not make up the
@@ -67,6 +70,8 @@ def mesh_from_text(text: str, devices: list[jax.Device] | None = None) -> Mesh:
         raise UserError(f"mesh {text!r}: allowed are sizes from 1, and one -1")
     if free:
         sizes[free[0]] = len(devices) // fixed
+    elif jax.process_count() == 1:
+        devices = devices[:fixed]
     if math.prod(sizes.values()) != len(devices):
         raise UserError(
             f"mesh {text!r} is for {fixed}{' x n' if free else ''} devices; there are "

@@ -1,6 +1,13 @@
-"""Strictness for the whole suite: implicit promotion and silent broadcasting are errors."""
+"""Strictness for the whole suite, a little real text, and data prepared from it.
 
+Implicit dtype promotion and silent broadcasting are errors.
+"""
+
+import lzma
 import os
+from pathlib import Path
+
+import pytest
 
 # Eight simulated devices, before jax starts a backend; sharding tests need them.
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
@@ -8,5 +15,31 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
 
+from looped_jax.data import sources
+from looped_jax.data.prepare import prepare
+from looped_jax.data.shards import TokenData
+
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture(scope="session")
+def novel() -> str:
+    """A whole bundled novel."""
+    return lzma.open(sources.CORPUS / sources.BUNDLED_VALIDATION, "rt", encoding="utf-8").read()
+
+
+@pytest.fixture(scope="session")
+def books(novel, tmp_path_factory) -> Path:
+    """A folder with three short books, of which c.txt is meant for validation."""
+    folder = tmp_path_factory.mktemp("books")
+    for name, start in (("a", 0), ("b", 40_000), ("c", 100_000)):
+        (folder / f"{name}.txt").write_text(novel[start : start + 30_000] + " “été”", "utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def data(books, tmp_path_factory) -> TokenData:
+    """The books, prepared with 300 tokens."""
+    out = tmp_path_factory.mktemp("data") / "books"
+    return prepare(str(books), out, validation=str(books / "c.txt"), vocab_size=300, say=str)

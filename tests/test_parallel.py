@@ -1,0 +1,103 @@
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from looped_jax import parallel
+from looped_jax.config import resolve
+from looped_jax.errors import UserError
+from looped_jax.training.state import init_params, init_state, make_optimizer, state_shardings
+from tests.tiny_runs import tiny_config
+
+BOX = nn.LogicallyPartitioned
+
+
+def mesh(text="data:2,fsdp:2,tensor:2"):
+    return parallel.mesh_from_text(text)
+
+
+def test_a_mesh_takes_what_is_left():
+    assert dict(mesh("data:-1,fsdp:2,tensor:1").shape) == {"data": 4, "fsdp": 2, "tensor": 1}
+    assert dict(mesh("tensor:2,data:1,fsdp:1").shape) == {"data": 1, "fsdp": 1, "tensor": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("data:-1,model:2,tensor:1", "axis 'model'; allowed: each of data, fsdp, tensor once"),
+        ("data:-1,data:1,tensor:1", "axis 'data'; allowed"),
+        ("data:-1,fsdp:1", "axis 'tensor' is missing"),
+        ("data:many,fsdp:1,tensor:1", "size 'many' of data; allowed: a number"),
+        ("data:-1,fsdp:-1,tensor:1", "allowed are sizes from 1, and one -1"),
+        ("data:-1,fsdp:3,tensor:1", "is for 3 x n devices; there are 8"),
+        ("data:16,fsdp:1,tensor:1", "is for 16 devices; there are 8"),
+    ],
+)
+def test_a_mesh_that_cannot_be_is_refused(text, message):
+    with pytest.raises(UserError, match=message):
+        mesh(text)
+
+
+@pytest.mark.parametrize(
+    ("names", "shape", "message"),
+    [
+        (("embed", "width"), (4, 4), "logical axis 'width' is not in the table"),
+        (("heads", "mlp"), (4, 4), "collide on mesh axes"),
+        (("embed", "mlp"), (3, 4), "axis 'embed' of 3 does not divide over the 2 devices"),
+    ],
+)
+def test_axes_that_do_not_fit_the_table_are_refused(names, shape, message):
+    with pytest.raises(UserError, match=f"parameter w.*{message}"):
+        parallel.parameter_shardings({"w": BOX(jnp.zeros(shape), names)}, mesh())
+    with pytest.raises(UserError, match="parameter w has no logical axes"):
+        parallel.parameter_shardings({"w": jnp.zeros(shape)}, mesh())
+
+
+def test_a_batch_has_to_divide():
+    with pytest.raises(UserError, match=r"batch_size = 6 sequences does not divide .* = 4 devices"):
+        parallel.check_batch(mesh(), 6)
+
+
+def test_constraints_hold_inside_the_block():
+    """Without the mesh or the table flax drops them silently."""
+    constrained = lambda x: nn.with_logical_constraint(x, ("batch", "length"))
+    x = jnp.zeros((8, 4))
+    assert "sharding_constraint" not in str(jax.make_jaxpr(constrained)(x))
+    with parallel.active(mesh()):
+        assert "sharding_constraint" in str(jax.make_jaxpr(constrained)(x))
+
+
+def test_parameters_are_the_same_on_every_mesh_and_moments_lie_with_their_parameters(data):
+    run = resolve(tiny_config(data.folder))
+    optimizer = make_optimizer(run.optimizer.rule)
+
+    def initial(text):
+        with parallel.active(mesh(text)):
+            return jax.device_get(init_state(run.model, optimizer, mesh(text), 3))
+
+    whole, split = initial("data:8,fsdp:1,tensor:1"), initial("data:2,fsdp:2,tensor:2")
+    jax.tree.map(np.testing.assert_array_equal, whole.params, split.params)
+    # Norms of the matrices are sums over devices.
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), whole, split)
+    shardings = state_shardings(run.model, optimizer, mesh())
+    qkv = shardings.params["core"]["attn"]["qkv"]["kernel"].spec
+    assert qkv == PartitionSpec(None, "fsdp", None, "tensor")
+    moments = [
+        s.spec
+        for path, s in jax.tree_util.tree_leaves_with_path(shardings.optimizer)
+        if "momentum" in str(path) and "qkv" in str(path) and "core" in str(path)
+    ]
+    assert moments == [qkv]
+
+
+def test_every_axis_of_the_model_stands_in_the_table(data):
+    run = resolve(tiny_config(data.folder))
+    boxed = jax.eval_shape(lambda: init_params(run.model, 0))
+    named = {
+        name
+        for leaf in jax.tree.leaves(boxed, is_leaf=lambda x: isinstance(x, BOX))
+        for name in leaf.names
+    }
+    assert named <= set(parallel.LOGICAL_AXES)

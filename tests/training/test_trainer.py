@@ -1,0 +1,225 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from rich.console import Console
+
+from looped_jax.data.prepare import prepare
+from looped_jax.errors import UserError
+from looped_jax.training import step as steps
+from looped_jax.training import trainer
+from looped_jax.training.interruption import Interrupted
+from looped_jax.training.progress import Display
+from looped_jax.training.reporting import Diverged
+from looped_jax.training.run_folder import RunFolder
+from tests.tiny_runs import tiny_config
+
+ROOT = Path(__file__).parents[2]
+
+# What depends on the clock and not on the run.
+TIMES = {"seconds", "tokens_per_second"}
+
+
+def quiet() -> Display:
+    return Display(Console(quiet=True))
+
+
+def run(config, workdir, resume="may"):
+    return trainer.train(config, workdir, resume, quiet())
+
+
+def without_times(values: dict) -> dict:
+    return {key: value for key, value in values.items() if key not in TIMES}
+
+
+def metrics(workdir) -> list[dict]:
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    return [without_times(json.loads(line)) for line in lines]
+
+
+@pytest.fixture(scope="module")
+def straight(data, tmp_path_factory):
+    """(run folder, summary) of an undisturbed run."""
+    workdir = tmp_path_factory.mktemp("runs") / "straight"
+    return workdir, run(tiny_config(data.folder), workdir)
+
+
+def test_a_run_leaves_what_readers_need(straight, data):
+    workdir, summary = straight
+    assert RunFolder(workdir).status().state == "finished"
+    assert summary == json.loads((workdir / "summary.json").read_text())
+    assert summary["steps"] == 12
+    assert summary["tokens"] == 12 * 128
+    assert summary["train_flops"] == summary["flops_per_token"] * summary["tokens"]
+    assert summary["loss"] < np.log(300)
+    assert 0 < summary["loss_standard_error"] < 0.1
+    assert summary["data_digest"] == data.digest
+    assert [line["step"] for line in metrics(workdir)] == list(range(1, 13))
+    assert list(workdir.glob("events.out.tfevents.*"))
+
+
+def test_the_same_seed_gives_the_same_losses_bit_for_bit(straight, data, tmp_path):
+    workdir, summary = straight
+    again = run(tiny_config(data.folder), tmp_path / "again")
+    assert without_times(again) == without_times(summary)
+    assert metrics(tmp_path / "again") == metrics(workdir)
+
+
+def test_another_seed_gives_other_losses(straight, data, tmp_path):
+    config = tiny_config(data.folder)
+    config.seed = 1
+    assert run(config, tmp_path / "other")["loss"] != straight[1]["loss"]
+
+
+def test_a_finished_run_is_not_run_again(straight, data, monkeypatch):
+    monkeypatch.setattr(trainer, "_train", None)
+    assert run(tiny_config(data.folder), straight[0]) == straight[1]
+
+
+@pytest.mark.parametrize(("number", "at"), [(signal.SIGTERM, 6), (signal.SIGINT, 4)])
+def test_interrupted_and_resumed_equals_straight(straight, data, tmp_path, monkeypatch, number, at):
+    workdir = tmp_path / "run"
+    compiled = steps.train_step
+
+    def with_a_signal(*args):
+        step = compiled(*args)
+        count = 0
+
+        def stepping(*inputs):
+            nonlocal count
+            count += 1
+            if count == at:
+                os.kill(os.getpid(), number)
+            return step(*inputs)
+
+        return stepping
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "train_step", with_a_signal)
+        with pytest.raises(Interrupted, match=f"after step {at}"):
+            run(tiny_config(data.folder), workdir)
+    assert RunFolder(workdir).status().state == "interrupted"
+    assert not (workdir / "summary.json").exists()
+    summary = run(tiny_config(data.folder), workdir, resume="must")
+    assert without_times(summary) == without_times(straight[1])
+    assert metrics(workdir) == metrics(straight[0])
+
+
+def test_killed_and_typed_again_equals_straight(data, tmp_path):
+    """kill -9 at some moment in the middle, through the command line."""
+    config_file = tmp_path / "config.py"
+    config_file.write_text(
+        "from tests.tiny_runs import tiny_config\n"
+        f"def get_config():\n    return tiny_config({str(data.folder)!r}, steps=200)\n"
+    )
+    command = [sys.executable, "-m", "looped_jax.train", f"--config={config_file}"]
+    environment = os.environ | {"JAX_NUM_CPU_DEVICES": "1"}
+
+    def finish(workdir):
+        done = subprocess.run(
+            [*command, f"--workdir={workdir}"],
+            env=environment, cwd=ROOT, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return RunFolder(workdir).read_summary()
+
+    victim = subprocess.Popen(
+        [*command, f"--workdir={tmp_path / 'killed'}"],
+        env=environment, cwd=ROOT, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    log = tmp_path / "killed" / "metrics.jsonl"
+    while not (log.exists() and log.read_text().count("\n") >= 30):
+        time.sleep(0.02)
+        assert victim.poll() is None
+    victim.kill()
+    victim.wait()
+    assert RunFolder(tmp_path / "killed").status().state == "running"
+    assert without_times(finish(tmp_path / "killed")) == without_times(finish(tmp_path / "whole"))
+    assert metrics(tmp_path / "killed") == metrics(tmp_path / "whole")
+
+
+def test_divergence_keeps_the_last_good_checkpoint(data, tmp_path):
+    config = tiny_config(data.folder)
+    config.optimizer.rates.norm = 1e38
+    with pytest.raises(Diverged):
+        run(config, tmp_path / "run")
+    status = RunFolder(tmp_path / "run").status()
+    assert status.state == "diverged"
+    assert "in steps" in status.reason
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+
+def test_other_data_under_a_run_is_refused(novel, data, tmp_path, monkeypatch):
+    workdir = tmp_path / "run"
+    config = tiny_config(data.folder, steps=8)
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "summarise", None)  # stops after the last checkpoint
+        with pytest.raises(TypeError):
+            run(config, workdir)
+    assert RunFolder(workdir).status().state == "failed"
+    (tmp_path / "text.txt").write_text(novel[200_000:260_000])
+    (tmp_path / "held_out.txt").write_text(novel[:60_000])
+    other = prepare(
+        str(tmp_path / "text.txt"), tmp_path / "other",
+        validation=str(tmp_path / "held_out.txt"), vocab_size=300, say=str,
+    )  # fmt: skip
+    config.data.folder = str(other.folder)
+    with pytest.raises(
+        UserError, match=f"digest {other.digest[:12]}; allowed .*{data.digest[:12]}"
+    ):
+        run(config, workdir)
+
+
+def test_a_changed_config_is_refused_by_key(straight, data):
+    config = tiny_config(data.folder)
+    config.model.rope_base = 500.0
+    with pytest.raises(UserError, match=r"model.rope_base 10000.0 → 500.0"):
+        run(config, straight[0])
+
+
+def test_too_small_a_vocabulary_is_refused(data, tmp_path):
+    config = tiny_config(data.folder)
+    config.model.vocab_size = 299
+    with pytest.raises(UserError, match=r"model.vocab_size = 299; allowed .* at least 300"):
+        run(config, tmp_path / "run")
+
+
+def test_runs_of_one_shape_share_one_compiled_step(straight, data, tmp_path):
+    config = tiny_config(data.folder, steps=5)
+    config.seed = 7
+    config.optimizer.rates.matrix = 0.02
+    resolved = trainer.resolve(config)
+    mesh = trainer.parallel.mesh_from_text(config.mesh)
+    compiled = steps.train_step(resolved, mesh)
+    before = compiled._cache_size()
+    run(config, tmp_path / "run")
+    assert steps.train_step(resolved, mesh) is compiled
+    assert compiled._cache_size() == before == 1
+
+
+def test_validation_during_training_is_logged(data, tmp_path):
+    config = tiny_config(data.folder, steps=8)
+    config.evaluation.every_steps = 3
+    summary = run(config, tmp_path / "run")
+    found = {line["step"]: line["validation_loss"] for line in metrics(tmp_path / "run")
+             if "validation_loss" in line}  # fmt: skip
+    assert list(found) == [3, 6]
+    assert found[3] > found[6] > summary["loss"]
+
+
+def test_devices_are_told_apart(data, tmp_path):
+    """Eight devices give the losses of one, up to the order of sums."""
+    config = tiny_config(data.folder)
+    config.mesh = "data:4,fsdp:2,tensor:1"
+    assert len(jax.devices()) == 8
+    many = run(config, tmp_path / "many")
+    config.mesh = "data:1,fsdp:1,tensor:1"
+    one = run(config, tmp_path / "one")
+    assert many["loss"] == pytest.approx(one["loss"], abs=2e-5)
