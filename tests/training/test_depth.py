@@ -26,11 +26,10 @@ def config(**changes):
 
 CASES = {
     "huginn": config(),
-    "shallow": config(mean=4.0, maximum=8),
+    "plain Poisson": config(mean=4.0, sigma=0.0, maximum=20),
     "clipped from both sides": config(mean=6.0, minimum=4, maximum=9, sigma=1.0),
     "below one plus one": config(mean=1.5, maximum=6),
     "near the maximum": config(mean=7.5, maximum=8),
-    "plain Poisson": config(mean=10.0, sigma=0.0, maximum=60),
     "uniform": config(kind="uniform", mean=5.5, minimum=3, maximum=8),
     "fixed": config(kind="fixed", mean=4, minimum=4, maximum=4),
 }
@@ -65,8 +64,8 @@ def test_the_distribution_against_direct_integration():
 
 @pytest.mark.parametrize(
     "depth",
-    [*CASES.values(), config(per="sequence")],
-    ids=[*CASES.keys(), "huginn, per sequence"],
+    [*CASES.values(), config(mean=4.0, maximum=8, per="sequence")],
+    ids=[*CASES.keys(), "per sequence"],
 )
 def test_draws_follow_the_distribution(depth):
     drawn = draws(depth)
@@ -87,13 +86,13 @@ def test_draws_follow_the_distribution(depth):
 def test_a_draw_depends_on_seed_and_step_alone():
     sampler = DepthSampler(config())
     sample = jax.jit(lambda seed, step: sampler.sample(seed, step, 8))
-    by_step = [int(sample(0, step)) for step in range(50)]
-    assert [int(sampler.sample(0, step, 8)) for step in range(50)] == by_step
-    assert [int(sample(1, step)) for step in range(50)] != by_step
-    assert len(set(by_step)) > 10
+    by_step = [int(sample(0, step)) for step in range(20)]
+    assert [int(sampler.sample(0, step, 8)) for step in range(20)] == by_step
+    assert [int(sample(1, step)) for step in range(20)] != by_step
+    assert len(set(by_step)) > 5
     assert sample._cache_size() == 1
     with jax.default_prng_impl("rbg"):
-        assert [int(sampler.sample(0, step, 8)) for step in range(50)] == by_step
+        assert [int(sampler.sample(0, step, 8)) for step in range(20)] == by_step
 
 
 def test_sequences_of_a_batch_differ_and_devices_agree():
