@@ -1,6 +1,6 @@
 """One start at a time. Standard library only: shell scripts use this before .venv exists.
 
-    exec 9>>"$file" && python3 launch/lock.py 9 "the quickstart"
+    exec 9<>"$file" && python3 launch/lock.py 9 "the quickstart"
 
 locks the file for as long as the shell (or what it becomes by exec) keeps descriptor 9 open. The
 kernel drops the lock when its holder ends, however it ends. Exit status 2 and one line that names

@@ -66,9 +66,7 @@ def worker_environments(workers: int | None) -> list[dict[str, str]]:
     if machine.platform == "gpu":
         return _gpu_environments(machine.devices, workers)
     if workers not in (None, 1):
-        raise UserError(
-            f"--workers={workers}; allowed on {machine.platform}: 1, which holds all chips"
-        )
+        raise UserError(f"--workers={workers}; allowed on a {machine.platform}: 1, for all chips")
     return [{}]
 
 

@@ -13,7 +13,7 @@ cd -- "$root"
 
 find_python
 mkdir -p runs
-exec 9>>runs/.quickstart.lock
+exec 9<>runs/.quickstart.lock
 "$python" launch/lock.py 9 "launch/quickstart.sh" || exit
 prepare_environment requirements.txt
 

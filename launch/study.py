@@ -95,9 +95,9 @@ def load_study(path: Path, out: Path, data: str | None = None) -> Study:
     """
     configs = _get_runs(path)()
     if not isinstance(configs, Sequence) or not all(isinstance(c, ConfigDict) for c in configs):
-        raise UserError(f"{path}: get_runs() returned no list of ConfigDict")
+        raise UserError(f"study {path}: get_runs() returned no list of ConfigDict")
     if not configs:
-        raise UserError(f"{path}: get_runs() returned no run")
+        raise UserError(f"study {path}: get_runs() returned no run")
     runs = []
     for number, config in enumerate(configs, 1):
         if data is not None:
@@ -107,19 +107,23 @@ def load_study(path: Path, out: Path, data: str | None = None) -> Study:
             _ = resolved.steps  # a budget below one step is refused here, before any run starts
         except UserError as error:
             name = config.get("name", f"run {number}")
-            raise UserError(f"{path}: {name}: {error}") from error
+            raise UserError(f"study {path}: {name}: {error}") from error
         if not _NAME.fullmatch(resolved.name):
             raise UserError(
-                f"{path}: name = {resolved.name!r}; allowed: letters, digits and . _ + = -"
+                f"study {path}: name = {resolved.name!r}; allowed: letters, digits and . _ + = -"
             )
         tree = to_json(config)
         runs.append(PlannedRun(tree, resolved, RunFolder(out / RUNS / run_id(tree))))
     names = [run.name for run in runs]
     if double := sorted({name for name in names if names.count(name) > 1}):
-        raise UserError(f"{path}: name = {double[0]!r} of two runs; allowed: one of its own each")
+        raise UserError(
+            f"study {path}: name = {double[0]!r} of two runs; allowed: one of its own each"
+        )
     studies = sorted({run.resolved.study for run in runs})
     if len(studies) > 1 or not studies[0]:
-        raise UserError(f"{path}: study = {studies}; allowed: one and the same name in every run")
+        raise UserError(
+            f"study {path}: study = {studies}; allowed: one and the same name in every run"
+        )
     return Study(studies[0], runs)
 
 

@@ -1,0 +1,41 @@
+"""What the tests of sweeps look at."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from looped_jax.training.run_folder import RunFolder
+
+ROOT = Path(__file__).parents[2]
+TINY = Path(__file__).with_name("tiny_study.py")
+BROKEN = Path(__file__).with_name("broken_study.py")
+TIMEOUT_S = 300
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come about"
+        time.sleep(0.05)
+
+
+def folders(out: Path) -> dict[str, RunFolder]:
+    """Run folders by the name of their run."""
+    return {path.name.rpartition("-")[0]: RunFolder(path) for path in (out / "runs").glob("*")}
+
+
+def states(out: Path) -> dict[str, str]:
+    """What status.json of each run says, by name; runs without one are left out."""
+    found = {name: folder.status() for name, folder in folders(out).items()}
+    return {name: status.state for name, status in found.items() if status}
+
+
+def losses(out: Path) -> dict[str, float]:
+    """Final losses by name; every run has to be finished."""
+    return {name: folder.read_summary()["loss"] for name, folder in folders(out).items()}
+
+
+def saved_steps(out: Path) -> int:
+    """The most steps that an unfinished run has saved."""
+    found = [f.status() for f in folders(out).values() if not f.is_finished()]
+    return max((status.step or 0 for status in found if status), default=0)

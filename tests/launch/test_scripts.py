@@ -1,0 +1,154 @@
+"""The shell scripts, as far as they can be tested without installing anything."""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.launch.sweeps import ROOT
+
+SCRIPTS = ["launch/quickstart.sh", "launch/test.sh", ".ci/run"]
+REQUIREMENTS = ["requirements.txt", "requirements-test.txt"]
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """A clone in a folder with blanks, whose .venv holds what is required."""
+    clone = tmp_path / "a clone"
+    for name in ("launch", ".ci"):
+        shutil.copytree(ROOT / name, clone / name)
+    (clone / ".venv" / "bin").mkdir(parents=True)
+    for name in REQUIREMENTS:
+        shutil.copy(ROOT / name, clone)
+        shutil.copy(ROOT / name, clone / ".venv" / f"{name}.installed")
+    install_python(clone, 'echo "$PWD: $@"')
+    return clone
+
+
+def install_python(clone: Path, body: str) -> None:
+    """Makes the .venv's python a script."""
+    python = clone / ".venv" / "bin" / "python"
+    python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exit\n{body}\n')
+    python.chmod(0o755)
+
+
+def start(script: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        ["bash", str(script), *arguments],
+        cwd="/",
+        env={**os.environ, "PYTHON": sys.executable, **environment},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def run(script: Path, *arguments: str, **environment: str) -> tuple[int, str, str]:
+    process = start(script, *arguments, **environment)
+    output, errors = process.communicate(timeout=60)
+    return process.returncode, output, errors
+
+
+@pytest.mark.parametrize("script", [*SCRIPTS, "launch/environment.sh"])
+def test_syntax(script):
+    subprocess.run(["bash", "-n", ROOT / script], check=True)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_scripts_can_be_executed(script):
+    assert os.access(ROOT / script, os.X_OK)
+
+
+def test_quickstart_runs_in_the_project_wherever_it_is_typed(clone):
+    assert run(clone / "launch/quickstart.sh", "--workers=1") == (
+        0, f"{clone}: -m launch.quickstart --workers=1\n", "",
+    )  # fmt: skip
+
+
+def test_all_checks_run(clone):
+    checks = ["ruff check", "ruff format --check", "mypy", "pytest"]
+    expected = "".join(f"{clone}: -m {check}\n" for check in checks)
+    assert run(clone / "launch/test.sh") == (0, expected, "")
+    assert run(clone / ".ci/run") == (0, expected, "")
+
+
+def test_arguments_go_to_pytest_alone(clone):
+    expected = f"{clone}: -m pytest -m slow tests/a b\n"
+    assert run(clone / "launch/test.sh", "-m", "slow", "tests/a b") == (0, expected, "")
+
+
+def test_a_failed_check_fails(clone):
+    install_python(clone, '[ "$2" != mypy ]')
+    assert run(clone / ".ci/run")[0] == 1
+
+
+def test_changed_requirements_are_installed_once(clone):
+    install_python(clone, '[ "$2" = pip ] && echo "Collecting $@"; exit 0')
+    (clone / "requirements.txt").write_text("more\n")
+    status, output, _ = run(clone / "launch/quickstart.sh")
+    assert status == 0
+    assert output.startswith("installing requirements.txt into .venv (log: ")
+    assert f"-r {clone}/requirements.txt" in (clone / ".venv/install.log").read_text()
+    assert run(clone / "launch/quickstart.sh") == (0, "", "")
+
+
+def test_a_failed_installation_shows_its_end_and_is_tried_again(clone):
+    install_python(clone, '[ "$3" = --version ] && exit; echo "ERROR: no such package"; exit 1')
+    (clone / "requirements.txt").write_text("more\n")
+    for _ in range(2):
+        status, _, errors = run(clone / "launch/quickstart.sh")
+        assert status == 2
+        assert errors == (
+            "ERROR: no such package\nerror: pip could not install requirements.txt; all it said "
+            f"is in {clone}/.venv/install.log\n"
+        )
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ('case "$2" in *print*) echo 3.9;; *) exit 1;; esac', "is Python 3.9; allowed: at least"),
+        ("exit 1", "does not run: set PYTHON to a Python of at least 3.11"),
+    ],
+)
+def test_an_unusable_python_is_refused(clone, body, message):
+    python = clone / "python"
+    python.write_text(f"#!/bin/sh\n{body}\n")
+    python.chmod(0o755)
+    status, output, errors = run(clone / "launch/quickstart.sh", PYTHON=str(python))
+    assert (status, output) == (2, "")
+    assert errors.startswith(f"error: {python} {message}")
+    assert errors.count("\n") == 1
+
+
+def test_a_second_quickstart_is_refused_until_the_first_ends(clone):
+    install_python(clone, "read line")  # waits for its input to end
+    with start(clone / "launch/quickstart.sh") as first:
+        lock = clone / "runs" / ".quickstart.lock"
+        while not (lock.exists() and lock.read_text()):
+            assert first.poll() is None
+        second = run(clone / "launch/quickstart.sh")
+        first.kill()
+    assert second == (
+        2, "", f"error: launch/quickstart.sh is already running: pid {first.pid}\n",
+    )  # fmt: skip
+    assert run(clone / "launch/quickstart.sh")[0] == 1  # no input: `read` fails, nothing refuses
+
+
+def test_a_killed_start_whose_child_is_still_at_work_is_waited_for(clone):
+    lock = clone / "runs" / ".quickstart.lock"
+    lock.parent.mkdir()
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    with open(lock, "w") as file:
+        file.write(f"{gone.pid}\n")
+        file.flush()
+        fcntl.flock(file, fcntl.LOCK_EX)
+        second = start(clone / "launch/quickstart.sh")
+        assert second.stderr is not None
+        waiting = second.stderr.readline()
+    output, errors = second.communicate(timeout=60)
+    assert (second.returncode, output, errors) == (0, f"{clone}: -m launch.quickstart\n", "")
+    assert waiting == f"waiting for launch/quickstart.sh (pid {gone.pid}) to end\n"

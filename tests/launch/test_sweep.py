@@ -1,0 +1,79 @@
+"""Studies as a user runs them: to their end, again, interrupted, killed, with bad runs."""
+
+import os
+import re
+import signal
+
+import pytest
+
+from tests.launch.sweeps import BROKEN, folders, losses, saved_steps, states, wait_until
+
+NAMES = ["r1_100", "r1_200", "r2_100"]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return tmp_path_factory.mktemp("undisturbed") / "study"
+
+
+def test_a_study_is_run_to_its_end_and_not_again(undisturbed, sweep):
+    status, output, errors = sweep(undisturbed)
+    assert (status, errors) == (0, "")
+    assert "study tiny: 3 runs" in output
+    for name in NAMES:
+        assert re.search(rf"^finished {name}: loss \d\.\d{{4}} nats, \d:\d\d", output, re.M)
+        assert re.search(rf"^{name} .* finished$", output, re.M)
+    assert "\x1b" not in output
+    assert sorted(losses(undisturbed)) == NAMES
+
+    before = {path: path.stat().st_mtime_ns for path in undisturbed.glob("runs/*/*")}
+    status, output, errors = sweep(undisturbed)
+    assert (status, errors) == (0, "")
+    assert "3 finished, 0 to do" in output
+    assert before == {path: path.stat().st_mtime_ns for path in undisturbed.glob("runs/*/*")}
+
+
+def test_interrupted_refused_and_killed_it_goes_on_to_the_same_losses(
+    undisturbed, tmp_path, start, sweep
+):
+    first = start(tmp_path)
+    wait_until(lambda: saved_steps(tmp_path) >= 50, "a checkpoint")
+    first.send_signal(signal.SIGINT)
+    output, errors = first.communicate(timeout=60)
+    assert (first.returncode, errors) == (130, "")
+    assert re.search(
+        r"^interrupted: [0-2] of 3 runs finished; go on: python -m launch", output, re.M
+    )
+    assert "interrupted" in states(tmp_path).values()
+
+    second = start(tmp_path)
+    wait_until(lambda: "running" in states(tmp_path).values(), "the second start")
+    workers = {f.status().pid for f in folders(tmp_path).values() if f.status()}
+    status, output, errors = sweep(tmp_path)
+    assert (status, output) == (2, "")
+    assert errors == f"error: a sweep is already at work in {tmp_path}: pid {second.pid}\n"
+    second.kill()  # kill -9: nobody tells the workers
+    second.communicate()
+
+    status, output, errors = sweep(tmp_path)
+    assert (status, errors) == (0, "")
+    assert losses(tmp_path) == losses(undisturbed)
+    for pid in workers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_bad_runs_are_named_and_the_study_goes_on(tmp_path, start, sweep):
+    process = start(tmp_path, BROKEN, "--workers=1")
+    wait_until(lambda: states(tmp_path).get("is_killed") == "running", "the run to kill")
+    os.kill(folders(tmp_path)["is_killed"].status().pid, signal.SIGKILL)
+    output, errors = process.communicate(timeout=120)
+    assert (process.returncode, errors) == (1, "")
+    assert states(tmp_path) == {
+        "diverges": "diverged", "fails": "failed", "is_killed": "failed", "is_good": "finished",
+    }  # fmt: skip
+    summary = output[output.index("3 of 4 runs did not finish") :]
+    assert "failed is_killed: its process was killed by SIGKILL" in summary
+    assert re.search(r"^diverged diverges: .* in steps \d+ to \d+", summary, re.M)
+    assert re.search(r"^failed fails: .*model.vocab_size = 200", summary, re.M)
+    assert re.search(r"output.log ends:\n    error: model.vocab_size = 200", summary)

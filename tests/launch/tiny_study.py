@@ -1,0 +1,28 @@
+"""Three runs of a second or two and two shapes."""
+
+from ml_collections import ConfigDict
+
+from configs import base
+
+LENGTH, BATCH = 16, 4
+
+
+def get_runs() -> list[ConfigDict]:
+    return [run(1, 100), run(1, 200), run(2, 100)]
+
+
+def run(r: int, steps: int) -> ConfigDict:
+    c = base.get_config()
+    c.name, c.study = f"r{r}_{steps}", "tiny"
+    c.data.folder = "no/such/folder"  # tests give --data
+    c.data.sequence_length, c.data.batch_size = LENGTH, BATCH
+    c.budget.tokens, c.budget.steps = 0.0, steps
+    c.model = base.isodepth_model(
+        vocab_size=300, width=8, head_dim=4, effective_layers=4, ends=1, recurrences=r,
+        max_length=LENGTH,
+    )  # fmt: skip
+    c.optimizer = base.adamw(rate=1e-2, decay=0.0, clip_norm=1.0, warmup_steps=0)
+    c.checkpoint.every_steps = 50
+    c.log.every_steps = 10
+    c.evaluation.max_windows = 32
+    return c
