@@ -24,6 +24,7 @@ from analysis.problem import (
     BoolArray,
     Problem,
     chunks,
+    gram,
 )
 
 MAX_STEPS = 1000
@@ -156,20 +157,19 @@ class _Terms(_Rows):
         """
         delta, log_d = problem.delta, problem.log_tokens_N
         jac = self.jacobian(problem)
-        jac_t = jac.swapaxes(1, 2)
         size = np.abs(self.residual_SN)
         psi = weights_SN * np.clip(self.residual_SN, -delta, delta)
-        gradient = (jac @ psi[:, :, None])[:, :, 0]
+        gradient = np.einsum("spn,sn->sp", jac, psi)
         scale = weights_SN * delta / np.maximum(size, delta)
-        majoriser = (jac * scale[:, None]) @ jac_t
+        majoriser = gram(jac * scale[:, None], jac)
 
         # Σ ψ·∇²ρ with ρ = logsumexp(z): Σ_k p_k (∇z_k ∇z_kᵀ + ∇²z_k) − ∇ρ ∇ρᵀ
-        hessian = (jac * (weights_SN * (size <= delta) - psi)[:, None]) @ jac_t
+        hessian = gram(jac * (weights_SN * (size <= delta) - psi)[:, None], jac)
         hessian[:, LOG_E, LOG_E] += (psi * self.floor_SN).sum(-1)
         mass = psi * self.data_SN
         _add(hessian, LOG_B, LOG_B, mass.sum(-1))
-        _add(hessian, LOG_B, BETA, -(mass @ log_d))
-        _add(hessian, BETA, BETA, mass @ log_d**2)
+        _add(hessian, LOG_B, BETA, -(mass * log_d).sum(-1))
+        _add(hessian, BETA, BETA, (mass * log_d**2).sum(-1))
         mass = psi * self.capacity_SN
         slope = self.recurrent_SN * problem.log_r_N
         by_n, by_slope = mass * self.log_n_SN, mass * slope
@@ -327,9 +327,10 @@ def _corrected(
     their residuals. The correction takes that part back, in the step's own model.
     """
     jac_SPN = terms.jacobian(problem)
-    straight_SN = terms.residual_SN + (step.step_SP[:, None] @ jac_SPN)[:, 0]
+    straight_SN = terms.residual_SN + np.einsum("sp,spn->sn", step.step_SP, jac_SPN)
     held_SN = weights_SN * (np.abs(terms.residual_SN) <= problem.delta)
-    pull_SP = (jac_SPN @ (held_SN * (trial.residual_SN - straight_SN))[:, :, None])[:, :, 0]
+    left_SN = held_SN * (trial.residual_SN - straight_SN)
+    pull_SP = np.einsum("spn,sn->sp", jac_SPN, left_SN)
     bend_SP = -_solve(step.curvature_SPP, np.where(step.frozen_SP, 0.0, pull_SP))
     return np.clip(here.theta_SP + step.step_SP + bend_SP, problem.lower_P, problem.upper_P)
 

@@ -26,6 +26,8 @@ UPPER = np.array([2.0, 35.0, 35.0, 2.5, 2.5, 3.0])
 
 #: How many (fit, run) pairs are worked on at a time: some thirty float64 temporaries of this size.
 CHUNK = 100_000
+#: How many runs a matrix product sums at a time.
+SUM_BLOCK = 8192
 
 
 @dataclass(frozen=True)
@@ -72,3 +74,17 @@ class Problem:
 def chunks(n_fits: int, n_runs: int) -> Iterator[slice]:
     size = max(1, CHUNK // n_runs)
     return (slice(i, min(i + size, n_fits)) for i in range(0, n_fits, size))
+
+
+def gram(left_SPN: FloatArray, right_SQN: FloatArray) -> FloatArray:
+    """Σ_n left·right, (S, P, Q), in blocks of runs.
+
+    BLAS splits longer sums over threads, which makes results depend on the machine and, where cores
+    are busy, costs many times what it saves.
+    """
+    n_runs = left_SPN.shape[2]
+    total = np.zeros((left_SPN.shape[0], left_SPN.shape[1], right_SQN.shape[1]))
+    for first in range(0, n_runs, SUM_BLOCK):
+        block = slice(first, first + SUM_BLOCK)
+        total += left_SPN[..., block] @ right_SQN[..., block].swapaxes(1, 2)
+    return total

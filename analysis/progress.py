@@ -29,11 +29,12 @@ class Progress:
         if elapsed > QUIET_SECONDS and now - self._shown > interval and self._done:
             rate = self._done / elapsed
             left = (self._total - self._done) / rate
-            self._write(
-                f"{self._done:,.0f} of {self._total:,.0f} {self._unit}, {rate:,.0f}/s, "
-                f"about {left:.0f} s left: {label}"
-            )
-            self._shown = now
+            if self._terminal or left > 1:
+                self._write(
+                    f"{self._done:,.0f} of {self._total:,.0f} {self._unit}, {rate:,.0f}/s, "
+                    f"about {left:.0f} s left: {label}"
+                )
+                self._shown = now
         self._done += work
 
     def finish(self) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.laws import FloatArray
-from analysis.problem import ALPHA, BoolArray, Problem, chunks
+from analysis.problem import ALPHA, BoolArray, Problem, chunks, gram
 
 MAX_STEPS = 40
 #: Stop when a step promises less than this share of the squares: the rest is Newton's.
@@ -113,19 +113,19 @@ def _solve_terms(problem: Problem, shape_S3: FloatArray, weights_SN: FloatArray)
     columns[:, 4] = -columns[:, 2] * log_d_centred
     columns[:, 5] = -columns[:, 1] * alpha * slope
     weighted = columns * weights_SN[:, None]
-    gram = weighted @ columns.swapaxes(1, 2)
+    products = gram(weighted, columns)
     target = weighted.sum(-1)
 
-    scale = gram[:, :3, :3].diagonal(axis1=1, axis2=2) ** -0.5
-    gram_terms = gram[:, :3, :3] * scale[:, :, None] * scale[:, None, :] + 1e-12 * np.eye(3)
+    scale = products[:, :3, :3].diagonal(axis1=1, axis2=2) ** -0.5
+    gram_terms = products[:, :3, :3] * scale[:, :, None] * scale[:, None, :] + 1e-12 * np.eye(3)
     coefficients, used = _nonnegative(gram_terms, target[:, :3] * scale)
     explained = (coefficients * target[:, :3] * scale).sum(-1)
     terms = coefficients * scale
 
     factor = terms[:, [1, 2, 1]]  # which term each of α, β, φ acts through
-    cross = gram[:, 3:, :3] * factor[:, :, None]
+    cross = products[:, 3:, :3] * factor[:, :, None]
     gradient = (cross @ terms[:, :, None])[:, :, 0] - target[:, 3:] * factor
-    reach = gram[:, 3:, 3:] * factor[:, :, None] * factor[:, None, :]
+    reach = products[:, 3:, 3:] * factor[:, :, None] * factor[:, None, :]
     cross = cross * (scale * used)[:, None, :]
     inner = np.where(used[:, :, None] & used[:, None, :], gram_terms, np.eye(3))
     curvature = reach - cross @ np.linalg.solve(inner, cross.swapaxes(1, 2))
