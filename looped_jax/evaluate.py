@@ -15,6 +15,8 @@ from absl import flags
 from looped_jax import cli, parallel
 from looped_jax.config import resolve_json
 from looped_jax.errors import UserError
+from looped_jax.evaluation.exit_carry import CARRIES
+from looped_jax.evaluation.policies import POLICIES
 from looped_jax.evaluation.settings import EPSILONS, Settings
 from looped_jax.evaluation.suites import SUITES
 from looped_jax.evaluation.trained import Trained
@@ -128,6 +130,10 @@ def define_flags() -> None:
         [f"{epsilon:g}" for epsilon in EPSILONS],
         "Thresholds on KL(p_i || p_(i-1)) in nats, at which tokens count as settled and exit.",
     )
+    flags.DEFINE_list("policies", [], f"Exit policies; default all: {', '.join(POLICIES)}.")
+    flags.DEFINE_list(
+        "carries", [], f"What exited tokens show to others; default all: {', '.join(CARRIES)}."
+    )
     flags.DEFINE_integer("resamples", default.resamples, "Of the bootstrap.")
     flags.DEFINE_integer("seed", default.seed, "Of the bootstrap.")
 
@@ -142,6 +148,8 @@ def settings_from_flags() -> Settings:
         depths=_numbers("depths", values.depths, int),
         recurrences=values.recurrences or 0,
         epsilons=_numbers("epsilons", values.epsilons, float),
+        policies=tuple(values.policies),
+        carries=tuple(values.carries),
         resamples=values.resamples,
         seed=values.seed,
     )

@@ -24,9 +24,12 @@ class Estimate:
 
     @classmethod
     def of(cls, value: float, resampled: np.ndarray) -> "Estimate":
-        """From the value on the text itself and those on the resamples (NaN where undefined)."""
+        """From the value on the text itself and those on the resamples (NaN where undefined).
+
+        Resamples without a value are left out; without a value on the text there is no interval.
+        """
         kept = resampled[np.isfinite(resampled)]
-        if len(kept) < 2:
+        if len(kept) < 2 or not np.isfinite(value):
             return cls(float(value), float("nan"), (float("nan"), float("nan")))
         low, high = np.percentile(kept, [2.5, 97.5])
         return cls(float(value), float(np.std(kept, ddof=1)), (float(low), float(high)))

@@ -5,6 +5,7 @@ from typing import Any
 
 from looped_jax.evaluation.convergence import convergence_suite
 from looped_jax.evaluation.depth import depth_suite
+from looped_jax.evaluation.exits import exits_suite
 from looped_jax.evaluation.loss import validation_loss
 from looped_jax.evaluation.trained import Trained
 
@@ -35,4 +36,5 @@ SUITES: dict[str, Suite] = {
     "loss": loss_suite,
     "depth": depth_suite,
     "convergence": convergence_suite,
+    "exits": exits_suite,
 }

@@ -1,16 +1,18 @@
 """The held-out text that suites score: windows through a model, and what each token is."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
+from rich.console import Console
 
 from looped_jax import parallel
 from looped_jax.data.pipeline import validation_batches
 from looped_jax.data.shards import TokenData
 from looped_jax.evaluation.trained import Trained
+from looped_jax.training.progress import Display
 
 # So many training tokens are counted for the frequencies of tokens.
 COUNTED_TOKENS = 1 << 24
@@ -47,22 +49,23 @@ def count_windows(trained: Trained) -> int:
     return min(windows, trained.max_windows) if trained.max_windows else windows
 
 
-def score(
+def run_batches(
     trained: Trained,
     scorer: Callable[..., Any],
     name: str,
     *arguments: Any,
     windows: range | None = None,
-) -> tuple[Any, ScoredText]:
-    """Runs `scorer(params, tokens (B, T + 1), mask (B, T), *arguments)` over held-out windows.
+) -> Iterator[tuple[int, Any]]:
+    """`scorer(params, tokens (B, T + 1), mask (B, T), *arguments)` on batches of held-out windows.
 
     Args:
-      scorer: returns (tree, mask), whole on every process; leaves end in (…, B, T).
-      name: what the display calls it.
-      windows: consecutive windows that count; None for all that suites score.
+      scorer: returns what is whole on every process.
+      name: what the display calls it; "" shows nothing.
+      windows: consecutive windows that count; None for all that suites score. The first batch may
+        hold some that lie before.
 
-    Returns:
-      The tree with leaves (…, N) on the host, and the text.
+    Yields:
+      (number of the batch's first window, what the scorer returned, on the host).
     """
     run, B = trained.run, trained.run.evaluation.batch_size
     windows = windows or range(count_windows(trained))
@@ -74,24 +77,44 @@ def score(
         process_index=jax.process_index(),
         process_count=jax.process_count(),
     )
-    leaves, targets, structure = [], [], None
-    with trained.display.track(f"{run.name} {name}", len(windows), unit="windows") as progress:
+    display = trained.display if name else Display(Console(quiet=True))
+    with display.track(f"{run.name} {name}", len(windows), unit="windows") as progress:
         for first, batch in zip(range(0, windows.stop, B), batches, strict=True):
             if first + B <= windows.start:
                 continue
             on_device = parallel.global_batch(batch, trained.mesh)
             scored = scorer(trained.params, on_device["tokens"], on_device["mask"], *arguments)
-            tree, mask_BT = jax.device_get(scored)
-            T = mask_BT.shape[1]
-            index_BT = (first + np.arange(B))[:, None] * T + np.arange(1, T + 1)
-            keep_BT = mask_BT & (index_BT > windows.start * T)
-            flat, structure = jax.tree.flatten(tree)
-            leaves.append([leaf[..., keep_BT] for leaf in flat])
-            targets.append(index_BT[keep_BT])
+            yield first, jax.device_get(scored)
             progress.update(min(first + B, windows.stop) - windows.start)
-    joined = [np.concatenate(parts, axis=-1) for parts in zip(*leaves, strict=True)]
+
+
+def score(
+    trained: Trained,
+    scorer: Callable[..., Any],
+    name: str,
+    *arguments: Any,
+    windows: range | None = None,
+) -> tuple[Any, ScoredText]:
+    """Runs a scorer as `run_batches` does and gathers what it says of each token.
+
+    Args:
+      scorer: returns (tree, mask (B, T)); leaves end in (…, B, T).
+
+    Returns:
+      The tree with leaves (…, N), and the text.
+    """
+    B, T = trained.run.evaluation.batch_size, trained.run.data.sequence_length
+    start = windows.start if windows else 0
+    leaves, targets, structure = [], [], None
+    for first, (tree, mask_BT) in run_batches(trained, scorer, name, *arguments, windows=windows):
+        index_BT = (first + np.arange(B))[:, None] * T + np.arange(1, T + 1)
+        keep_BT = mask_BT & (index_BT > start * T)
+        flat, structure = jax.tree.flatten(tree)
+        leaves.append([leaf[..., keep_BT] for leaf in flat])
+        targets.append(index_BT[keep_BT])
     assert structure is not None
-    text = scored_text(trained.data, run.data.sequence_length, np.concatenate(targets))
+    joined = [np.concatenate(parts, axis=-1) for parts in zip(*leaves, strict=True)]
+    text = scored_text(trained.data, T, np.concatenate(targets))
     return jax.tree.unflatten(structure, joined), text
 
 

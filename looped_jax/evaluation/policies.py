@@ -1,0 +1,187 @@
+"""Exit policies: when a token stops looping. Nothing is trained but the probe.
+
+A policy looks at one number of a token after each loop and lets it exit at the first loop at which
+that number is at most a threshold; at the last loop every token exits. A new policy is a row of
+POLICIES, and a new number a field of `signals_of` here and a case of `exit_carry.observe`.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from looped_jax.errors import UserError
+from looped_jax.evaluation.trajectory import Loops
+from looped_jax.model import accounting
+from looped_jax.model.config import ModelConfig
+
+# Most runs of equal argmax that the policy `argmax` is tried with.
+MOST_RUNS = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """One way to decide.
+
+    Attributes:
+      name, about: what it is called, and what it does in a line.
+      signal: the number that it looks at.
+      thresholds: how they are chosen: "depths" 1 … R; "epsilons" of the settings; "runs" 1 … 6;
+        "calibrated" on other text than is scored, for a range of mean depths; "fixed" 0.
+      reads_output: whether the test needs coda and head after every loop.
+      knows_future: whether it looks at later loops: a bound and nothing that could be run.
+      first_loop: the first loop after which it can let a token go.
+      vector_flops: what the test costs beyond coda and head, in multiples of V (if it reads the
+        output) or of the state's size.
+    """
+
+    name: str
+    about: str
+    signal: str
+    thresholds: str
+    reads_output: bool = False
+    knows_future: bool = False
+    first_loop: int = 1
+    vector_flops: int = 0
+
+    def test_flops_per_token(self, model: ModelConfig, length: int) -> float:
+        """Forward FLOPs of one test of one token (multiply-adds as 2, exponentials as 1)."""
+        if self.knows_future:
+            return 0.0
+        if self.reads_output:
+            readout = accounting.readout_flops_per_token(model, length)
+            return readout + self.vector_flops * model.vocab_size
+        return float(self.vector_flops * model.width * max(1, model.lanes))
+
+
+POLICIES = {
+    policy.name: policy
+    for policy in (
+        Policy("uniform", "A0: every token runs the same number of loops", "loop", "depths"),
+        Policy(
+            "kl", "A1: the output has converged, KL(p_i ‖ p_{i−1}) ≤ ε", "kl", "epsilons",
+            reads_output=True, first_loop=2, vector_flops=8,
+        ),
+        Policy(
+            "probe", "A2: a linear probe on the state says that the argmax will not change",
+            "probe", "calibrated", vector_flops=2,
+        ),
+        Policy(
+            "entropy", "the output is certain: its entropy is small", "entropy", "calibrated",
+            reads_output=True, vector_flops=6,
+        ),
+        Policy(
+            "change", "the state has converged: ‖h_i − h_{i−1}‖ / ‖h_i‖ is small", "change",
+            "calibrated", vector_flops=5,
+        ),
+        Policy(
+            "second_order", "the steps of the state have converged (arXiv:2509.23314)",
+            "second_order", "calibrated", first_loop=2, vector_flops=6,
+        ),
+        Policy(
+            "argmax", "the most likely token was the same for k loops", "argmax_run", "runs",
+            reads_output=True, first_loop=2, vector_flops=1,
+        ),
+        Policy(
+            "oracle_argmax", "bound on A2: the first loop whose argmax is final", "argmax_changes",
+            "fixed", knows_future=True,
+        ),
+        Policy(
+            "oracle_kl", "bound on A1: KL(p_R ‖ p_i) ≤ ε and stays so", "kl_to_last_ahead",
+            "epsilons", knows_future=True,
+        ),
+    )
+}  # fmt: skip
+
+
+def choose(names: Sequence[str], recurrences: int) -> list[Policy]:
+    """The policies of these names, or all that have something to decide within R loops.
+
+    Raises:
+      UserError: an unknown name, or a policy that first tests after the last loop.
+    """
+    for name in names:
+        if name not in POLICIES:
+            raise UserError(f"policy {name!r}; allowed: {', '.join(POLICIES)}")
+        if POLICIES[name].first_loop >= recurrences:
+            raise UserError(
+                f"policy {name!r} first tests after loop {POLICIES[name].first_loop}; allowed "
+                f"with {recurrences} recurrences: one that tests before the last loop"
+            )
+    chosen = [POLICIES[name] for name in names or POLICIES]
+    return [policy for policy in chosen if policy.first_loop < recurrences]
+
+
+def signals_of(loops: Loops, probe_RN: np.ndarray) -> dict[str, np.ndarray]:
+    """Every number that a policy may look at, (R, N), small where a token may exit."""
+    R, N = loops.kl.shape
+    same_RN = np.concatenate([np.zeros((1, N), bool), loops.argmax[1:] == loops.argmax[:-1]])
+    run_RN = np.zeros((R, N), np.float32)
+    for i in range(1, R):
+        run_RN[i] = np.where(same_RN[i], run_RN[i - 1] + 1, 0)
+    return {
+        "loop": np.broadcast_to(-np.arange(1, R + 1, dtype=np.float32)[:, None], (R, N)),
+        "kl": loops.kl,
+        "probe": probe_RN,
+        "entropy": loops.entropy,
+        "change": loops.change,
+        "second_order": loops.second_order,
+        "argmax_run": -run_RN,
+        "argmax_changes": argmax_changes(loops.argmax).astype(np.float32),
+        "kl_to_last_ahead": np.maximum.accumulate(loops.kl_to_last[::-1])[::-1],
+    }
+
+
+def argmax_changes(argmax_RN: np.ndarray) -> np.ndarray:
+    """The oracle's label: whether the argmax changes after loop i, bool (R, N)."""
+    R = len(argmax_RN)
+    changes_RN = np.zeros(argmax_RN.shape, bool)
+    for i in range(R - 2, -1, -1):
+        changes_RN[i] = changes_RN[i + 1] | (argmax_RN[i + 1] != argmax_RN[i])
+    return changes_RN
+
+
+def exit_loops(signal_RN: np.ndarray, threshold: float) -> np.ndarray:
+    """The loop after which each token exits, int (N,), 1 … R."""
+    may_RN = signal_RN <= np.float32(threshold)
+    may_RN[-1] = True
+    return 1 + np.argmax(may_RN, axis=0)
+
+
+def thresholds_of(
+    policy: Policy, epsilons: Sequence[float], calibration_RN: np.ndarray
+) -> list[float]:
+    """The thresholds that a policy is tried with.
+
+    Args:
+      calibration_RN: its signal on the text for calibration. "calibrated" thresholds are those
+        whose mean exit loop there comes nearest to 1.5, 1.5·√2, 3, … up to R.
+    """
+    R = len(calibration_RN)
+    if policy.thresholds == "depths":
+        return [-float(depth) for depth in range(1, R + 1)]
+    if policy.thresholds == "epsilons":
+        return sorted(epsilons, reverse=True)
+    if policy.thresholds == "runs":
+        return [-float(run) for run in range(1, min(MOST_RUNS, R - 1) + 1)]
+    if policy.thresholds == "fixed":
+        return [0.0]
+    finite = calibration_RN[:-1][np.isfinite(calibration_RN[:-1])]
+    candidates = np.unique(np.quantile(finite, np.linspace(0, 1, 201)).astype(np.float32))
+    depths = np.array([exit_loops(calibration_RN, x).mean() for x in candidates])
+    targets = 1.5 * np.sqrt(2) ** np.arange(64)
+    nearest = {int(np.argmin(np.abs(depths - target))) for target in targets[targets < R]}
+    return [float(candidates[i]) for i in sorted(nearest, reverse=True)]
+
+
+def shown_threshold(policy: Policy, threshold: float) -> float:
+    """The threshold as people speak of it: depths and runs count up, the probe's is a logit."""
+    return -threshold if policy.thresholds in ("depths", "runs") else threshold
+
+
+def costs_per_token(model: ModelConfig, length: int) -> dict[str, float]:
+    """Forward FLOPs per token of the parts that exits add up: prelude, one loop, coda and head."""
+    readout = accounting.readout_flops_per_token(model, length)
+    once = accounting.forward_flops_per_token(model, length, 0)
+    one = accounting.forward_flops_per_token(model, length, 1)
+    return {"prelude": once - readout, "recurrence": one - once, "readout": readout}
