@@ -45,6 +45,9 @@ def run(*, r: int, width: int, flops: float) -> ConfigDict:
     )  # fmt: skip
     # The reference at which the rates below were tuned: this width, this batch, these tokens.
     c.optimizer = base.muonh_adamw(d_ref=32, batch_ref=512, tokens_ref=2.5e5)
+    for group in c.optimizer.rates:
+        c.optimizer.rates[group] *= 5.0
+    c.optimizer.rates.matrix = 0.02
     c.evaluation.batch_size = 64
     c.checkpoint.every_steps = 200
     return c
