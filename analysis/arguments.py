@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from analysis.bootstrap import RESAMPLES
+from analysis.files import refuse_unwritable
 from analysis.fit import STARTS
 from analysis.laws import INJECTIONS
 from analysis.runs import RunTable, load_runs
@@ -31,7 +32,11 @@ def add_table_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_table(args: argparse.Namespace) -> RunTable:
-    """The table that the arguments of :func:`add_table_arguments` ask for."""
+    """The table that the arguments of :func:`add_table_arguments` ask for.
+
+    An output folder that cannot be written is refused here, before any work is done.
+    """
+    refuse_unwritable(args.out)
     return load_runs(args.runs, injection=args.injection, where=args.where, group=args.group)
 
 

@@ -35,6 +35,16 @@ def write_bytes(path: Path, data: bytes) -> None:
             temporary.unlink(missing_ok=True)
 
 
+def refuse_unwritable(folder: Path) -> None:
+    """Raise AnalysisError if no file can be made in the folder, or the folder itself; make none."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise AnalysisError(f"{folder}: cannot be written: {error.strerror or error}") from None
+
+
 def _umask() -> int:
     current = os.umask(0)
     os.umask(current)

@@ -114,7 +114,8 @@ def test_no_command_is_status_2(capsys):
     assert "COMMAND" in capsys.readouterr().err
 
 
-def test_unwritable_output_leaves_nothing(published_csv, tmp_path, capsys):
+def test_unwritable_output_is_refused_before_any_work(published_csv, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("analysis.fit_command.fit_study", None)
     (tmp_path / "file").write_text("not a folder")
     assert main(["fit", str(published_csv), f"--out={tmp_path / 'file'}", *QUICK]) == 2
     assert "cannot be written" in capsys.readouterr().err
