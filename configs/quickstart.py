@@ -32,7 +32,7 @@ def get_config(arg: str = "") -> ConfigDict:
 def run(*, r: int, width: int, flops: float) -> ConfigDict:
     """The config of one cell; one recipe serves every r (configs/studies/quickstart_rates.py)."""
     c = base.get_config()
-    c.name = f"r{r}_d{width}_{flops:.0e}".replace("+", "")
+    c.name = f"r{r}_d{width}_{flops:g}".replace("+", "")
     c.study = "quickstart"
     c.data.folder = "data/novels_512"
     c.data.sequence_length = 64
