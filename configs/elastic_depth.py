@@ -55,7 +55,7 @@ def cpu(*, mean: int, depth: str) -> ConfigDict:
     c.model.initial_state = "zeros"
     c.model.initial_state_std = 0.0
     c.depth = depth_section(depth, mean, c.model.max_recurrences)
-    c.optimizer = base.adamw(rate=4e-3, decay=0.1, clip_norm=1.0, warmup_steps=100)
+    c.optimizer = base.adamw(rate=1e-2, decay=0.1, clip_norm=1.0, warmup_steps=100)
     c.evaluation.batch_size = 64
     c.checkpoint.every_steps = 200
     return c

@@ -3,7 +3,7 @@
     python -m looped_jax.data.prepare --source=bundled --out=data/novels_512 --vocab_size=512
     python -m looped_jax.train --config=configs/quickstart.py --workdir=runs/one
 
-`--config=configs/quickstart.py:r=8,width=48,flops=1e12` chooses another cell of the grid.
+`--config=configs/quickstart.py:r=8,width=48` chooses another cell of the grid.
 """
 
 from ml_collections import ConfigDict
@@ -15,12 +15,12 @@ HEADS = 2
 
 
 def get_config(arg: str = "") -> ConfigDict:
-    """A run at one (r, width, training FLOPs); `arg` is "r=4,width=32,flops=3e11" or a part of it.
+    """A run at one (r, width, training FLOPs); `arg` is "r=4,width=32,flops=6e11" or a part of it.
 
     Raises:
       ValueError: `arg` has another key.
     """
-    cell = {"r": "4", "width": "32", "flops": "3e11"}
+    cell = {"r": "4", "width": "32", "flops": "6e11"}
     for item in filter(None, arg.split(",")):
         key, _, value = item.partition("=")
         if key not in cell:
