@@ -24,7 +24,7 @@ from looped_jax.evaluation.trajectory import each_token, unroll
 from looped_jax.model.config import ModelConfig
 
 EXAMPLES = 1 << 15  # pairs of token and loop that the probe is fitted on
-RIDGE = 1e-3  # times half the squared norm of the standardised weights
+RIDGE = 1e-4  # times half the squared norm of the standardised weights
 
 
 class Probe(NamedTuple):

@@ -1,0 +1,99 @@
+"""The probe: fitted on the right labels, and as a logistic regression should be."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from looped_jax.evaluation.exits import signal_scorer
+from looped_jax.evaluation.policies import argmax_changes
+from looped_jax.evaluation.probe import (
+    Probe,
+    fit_probe,
+    logistic_regression,
+    pair_sampler,
+    ranking_quality,
+)
+from looped_jax.evaluation.text import score
+from tests.evaluation.conftest import elastic
+
+R = 4
+
+
+def test_it_finds_the_parameters_of_a_logistic_model():
+    rng = np.random.default_rng(0)
+    weights, bias = np.array([2.0, -1.0, 0.0]), 0.5
+    x = rng.normal(size=(40_000, 3)) * [1.0, 3.0, 0.1] + [0.0, 5.0, 0.0]
+    odds = x @ weights + bias
+    label = rng.random(len(x)) < 1 / (1 + np.exp(-odds))
+    probe = logistic_regression(x, label)
+    # The penalty pulls a little towards zero.
+    np.testing.assert_allclose(probe.weights[:2], weights[:2], rtol=0.06)
+    assert ranking_quality(x @ probe.weights + probe.bias, label) > 0.99 * ranking_quality(
+        odds, label
+    )
+
+
+def test_units_of_the_state_do_not_matter():
+    rng = np.random.default_rng(0)
+    x, label = rng.normal(size=(500, 4)), rng.random(500) < 0.3
+    scale = np.array([1e-3, 1.0, 1e3, 7.0])
+    a, b = logistic_regression(x, label), logistic_regression(x * scale, label)
+    np.testing.assert_allclose(x @ a.weights + a.bias, (x * scale) @ b.weights + b.bias, atol=1e-3)
+
+
+def test_one_class_or_a_constant_feature_is_no_obstacle():
+    x = np.ones((50, 2))
+    for label in (np.zeros(50, bool), np.arange(50) % 2 == 0):
+        probe = logistic_regression(x, label)
+        assert np.isfinite(probe.weights).all()
+        assert np.isfinite(probe.bias)
+
+
+def test_ranking_quality():
+    label = np.array([True, True, False, False])
+    assert ranking_quality(np.array([4.0, 3.0, 2.0, 1.0]), label) == 1.0
+    assert ranking_quality(np.array([1.0, 2.0, 3.0, 4.0]), label) == 0.0
+    assert ranking_quality(np.ones(4), label) == 0.5
+    assert np.isnan(ranking_quality(np.ones(2), np.ones(2, bool)))
+
+
+def test_pairs_carry_the_label_of_their_token_and_loop(trained):
+    run = trained(elastic())
+    tokens = run.data.validation.windows(np.arange(8) * 8, 9)
+    mask = np.arange(8)[:, None] < np.array([[7] * 8])
+    sampler = pair_sampler(run.run.model, R, 300, 24, run.mesh)
+    state_PF, label_P, counts_P = jax.device_get(sampler(run.params, tokens, mask, jnp.uint32(0)))
+    assert state_PF.shape == (300, run.run.model.width)
+    assert 0 < (~counts_P).sum() < 100
+    scorer = signal_scorer(run.run.model, R, 24, run.mesh)
+    first = np.zeros(run.run.model.width, np.float32)
+    first[0] = 1.0
+    (loops, first_RBT), _ = jax.device_get(scorer(run.params, tokens, mask, Probe(first, 0.0)))
+    changes_RN = argmax_changes(loops.argmax.reshape(R, -1))[:-1]
+    # The probe that shows one component of the state finds the pair again.
+    for state_F, label in zip(state_PF, label_P, strict=True):
+        found = np.isclose(first_RBT.reshape(R, -1)[:-1], state_F[0], rtol=1e-5, atol=1e-6)
+        assert label in changes_RN[found]
+    assert 0 < label_P.mean() < 1
+
+
+@pytest.mark.parametrize("lanes", [0, 2])
+def test_logits_over_lanes(lanes):
+    rng = np.random.default_rng(0)
+    shape = (lanes, 2, 3, 4) if lanes else (2, 3, 4)
+    state = rng.normal(size=shape).astype(np.float32)
+    weights = rng.normal(size=(lanes, 4) if lanes else 4).astype(np.float32)
+    found = Probe(weights, np.float32(0.5)).logits(jnp.asarray(state))
+    expected = (state * weights.reshape(lanes, 1, 1, 4) if lanes else state * weights).sum(-1)
+    np.testing.assert_allclose(found, (expected.sum(0) if lanes else expected) + 0.5, rtol=1e-5)
+
+
+def test_the_fitted_probe_ranks_what_it_has_not_seen(trained):
+    run = trained(elastic())
+    fitted = fit_probe(run, range(16), R)
+    assert fitted.examples > 30_000
+    scorer = signal_scorer(run.run.model, R, 24, run.mesh)
+    (loops, logits_RN), _ = score(run, scorer, "", fitted.probe, windows=range(16, 32))
+    label = argmax_changes(loops.argmax)[:-1]
+    assert ranking_quality(logits_RN[:-1].ravel(), label.ravel()) > 0.55
