@@ -7,7 +7,7 @@ from tests.launch import tiny_study
 
 
 def get_runs() -> list[ConfigDict]:
-    runs = {name: tiny_study.run(1, 100) for name in ("diverges", "fails", "is_killed", "is_good")}
+    runs = {name: tiny_study.run(2, 100) for name in ("diverges", "fails", "is_killed", "is_good")}
     for name, config in runs.items():
         config.name, config.study = name, "broken"
     runs["diverges"].optimizer = base.adamw(rate=1e38, decay=0.0, clip_norm=1.0, warmup_steps=0)

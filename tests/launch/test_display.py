@@ -11,13 +11,13 @@ from launch.display import SweepDisplay
 from launch.snapshot import last_metrics, snapshot
 from launch.study import load_study
 from launch.table import planned_table, results_table, text_table
-from tests.launch.sweeps import TINY
+from tests.launch.sweeps import PLANNED
 
 
 @pytest.fixture
 def runs(tmp_path):
     """r1_100 is finished, r1_200 at step 50, r2_100 new."""
-    runs = load_study(TINY, tmp_path).runs
+    runs = load_study(PLANNED, tmp_path).runs
     for run in runs[:2]:
         run.folder.path.mkdir(parents=True)
         run.folder.set_status("running", step=40)
@@ -60,7 +60,7 @@ class Shown:
 
     def __init__(self, runs, path, **console):
         self.file, self.time = io.StringIO(), 0.0
-        study = load_study(TINY, path)
+        study = load_study(PLANNED, path)
         states = {run.name: snapshot(run) for run in study.runs}
         self.display = SweepDisplay(
             study, states, 2, Console(file=self.file, width=100, **console), lambda: self.time

@@ -4,12 +4,12 @@ import pytest
 
 from launch.study import group_by_shape, load_study, refuse_strangers, run_id
 from looped_jax.errors import UserError
-from tests.launch.sweeps import TINY
+from tests.launch.sweeps import PLANNED
 
 
 @pytest.fixture
 def study(tmp_path):
-    return load_study(TINY, tmp_path)
+    return load_study(PLANNED, tmp_path)
 
 
 def test_a_study_is_planned(study, tmp_path):
@@ -30,7 +30,7 @@ def test_runs_of_one_shape_are_together_with_the_most_flops_first(study):
 def test_the_folder_of_a_run_depends_on_what_changes_its_numbers(study, tmp_path):
     config = study.runs[0].config
     assert study.runs[0].folder.path.name == run_id(config)
-    assert [run_id(run.config) for run in load_study(TINY, tmp_path, data="elsewhere").runs] == [
+    assert [run_id(run.config) for run in load_study(PLANNED, tmp_path, data="elsewhere").runs] == [
         run_id(run.config) for run in study.runs
     ]
     for key, value in {"seed": 1, "checkpoint": {"every_steps": 1, "keep": 1}}.items():
@@ -40,7 +40,7 @@ def test_the_folder_of_a_run_depends_on_what_changes_its_numbers(study, tmp_path
 
 
 def test_data_takes_the_place_of_every_folder(tmp_path):
-    study = load_study(TINY, tmp_path, data="elsewhere")
+    study = load_study(PLANNED, tmp_path, data="elsewhere")
     assert {run.resolved.data.folder for run in study.runs} == {"elsewhere"}
 
 
