@@ -1,0 +1,128 @@
+"""looped_jax.evaluate on run folders: what it adds to them, and what it refuses."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from configs import elastic_depth
+from looped_jax import evaluate as command
+from looped_jax.data.prepare import prepare
+from looped_jax.errors import UserError
+from looped_jax.evaluation.settings import Settings
+from looped_jax.files import read_json, write_json
+from looped_jax.training.progress import Display
+from looped_jax.training.run_folder import config_digest
+from looped_jax.training.trainer import train
+
+QUIET = Display(Console(quiet=True))
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """A folder with one finished run of two steps."""
+    root = tmp_path_factory.mktemp("study")
+    text = "It is a truth universally acknowledged, that loops want depth. " * 40
+    (root / "a.txt").write_text(text)
+    (root / "b.txt").write_text(text[:700])
+    prepare(
+        str(root / "a.txt"), root / "data", validation=str(root / "b.txt"), vocab_size=260, say=str
+    )
+    config = elastic_depth.cpu(mean=2, depth="lognormal_poisson")
+    config.data.folder = str(root / "data")
+    config.data.sequence_length = 16
+    config.data.batch_size = 8
+    config.evaluation.batch_size = 8
+    config.budget.tokens = 0.0
+    config.budget.steps = 2
+    config.optimizer.warmup_steps = 0
+    config.model.vocab_size = 260
+    config.model.width = 16
+    config.model.head_dim = 8
+    config.model.mlp_hidden = 16
+    config.mesh = "data:1,fsdp:1,tensor:1"
+    train(config, root / "runs" / "one", "may", QUIET)
+    return root / "runs"
+
+
+def test_a_suite_adds_its_part_and_leaves_the_rest(study):
+    before = read_json(study / "one" / "summary.json")
+    command.evaluate(study / "one", ["depth", "loss"], QUIET, Settings(depths=(1, 2, 3)))
+    after = read_json(study / "one" / "summary.json")
+    assert after["depth"]["depths"] == [1, 2, 3]
+    # Depth 2 is the training mean, at which the run's own loss was measured.
+    assert after["depth"]["loss"][1]["value"] == pytest.approx(before["loss"], rel=1e-5)
+    assert after["loss"] == pytest.approx(before["loss"], rel=1e-6)
+    unchanged = [key for key in before if key not in ("loss", "loss_standard_error")]
+    assert {key: after[key] for key in unchanged} == {key: before[key] for key in unchanged}
+
+
+def test_a_folder_of_runs_stands_for_the_finished_ones(study, tmp_path):
+    (study / "started").mkdir(exist_ok=True)
+    assert list(command.finished_runs(study)) == [study / "one"]
+    assert list(command.finished_runs(study / "one")) == [study / "one"]
+    with pytest.raises(UserError, match="is no run folder and holds no finished run"):
+        list(command.finished_runs(tmp_path))
+
+
+def test_an_unknown_suite(study):
+    with pytest.raises(UserError, match="suite 'dpeth'; allowed: loss, depth, convergence, exits"):
+        command.evaluate(study / "one", ["dpeth"], QUIET)
+
+
+def test_a_checkpoint_of_another_architecture(study, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(study / "one", run)
+    content = read_json(run / "config.json")
+    content["config"]["model"]["mlp_hidden"] = 24
+    content["digest"] = config_digest(content["config"])
+    write_json(run / "config.json", content)
+    with pytest.raises(UserError) as raised:
+        command.evaluate(run, ["depth"], QUIET)
+    assert "\n" not in str(raised.value)
+    assert "mlp" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--depths=4,0"], "depths has 0; allowed: 1 recurrence or more"),
+        (["--depths=4,many"], "--depths=4,many; allowed: whole numbers with commas"),
+        (["--epsilons=0"], "epsilons has 0; allowed: above 0 nats"),
+        (["--epsilons=1e-3,x"], "--epsilons=1e-3,x; allowed: numbers with commas"),
+        (["--recurrences=0"], "--recurrences=0; allowed: 1 or more"),
+    ],
+)
+def test_flags_that_are_not_allowed(flags, message, study, monkeypatch):
+    values = command.flags.FlagValues()
+    monkeypatch.setattr(command.flags, "FLAGS", values)
+    with monkeypatch.context() as patch:
+        for name in ("string", "list", "integer"):
+            define = getattr(command.flags, f"DEFINE_{name}")
+            patch.setattr(
+                command.flags,
+                f"DEFINE_{name}",
+                lambda *args, define=define, **kwargs: define(*args, **kwargs, flag_values=values),
+            )
+        command.define_flags()
+    values(["evaluate", f"--workdir={study}", *flags])
+    with pytest.raises(UserError, match=message):
+        command.settings_from_flags()
+
+
+def test_the_command_line(study):
+    """One line and status 2 for a wrong call; nothing in the run folder changes."""
+    before = (study / "one" / "summary.json").read_bytes()
+    call = [
+        sys.executable, "-m", "looped_jax.evaluate", f"--workdir={study}", "--suites=exits",
+        "--policies=magic", "--recurrences=4",
+    ]  # fmt: skip
+    done = subprocess.run(call, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.strip().splitlines()[-1].startswith("error: policy 'magic'; allowed: ")
+    assert "Traceback" not in done.stderr
+    assert (study / "one" / "summary.json").read_bytes() == before
+    assert json.loads(before)["run"] == "lognormal_poisson_mean2"
