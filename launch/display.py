@@ -63,12 +63,12 @@ class SweepDisplay:
         self._states[run.name] = snapshot(run)
         if ended.state != "interrupted":
             self._over.add(run.name)
-        took = format_seconds(ended.seconds)
+        done = f"({format_seconds(ended.seconds)}, {len(self._over)}/{len(self._study.runs)})"
         if ended.state == "finished":
             loss = self._states[run.name].loss
-            self._say(f"finished {run.name}: loss {loss:.4f} nats, {took}{self._count()}")
+            self._say(f"finished {run.name}: loss {loss:.4f} nats {done}")
             return
-        self._say(f"{ended.state} {run.name}: {ended.reason}, after {took}{self._count()}")
+        self._say(f"{ended.state} {run.name}: {ended.reason} {done}")
         if ended.state == "failed":
             self._say(failure_lines(run))
 
@@ -122,9 +122,6 @@ class SweepDisplay:
     def _fraction(self, run: PlannedRun) -> float:
         return min(1.0, self._states[run.name].step / run.resolved.steps)
 
-    def _count(self) -> str:
-        return f" ({len(self._over)}/{len(self._study.runs)})"
-
     def _worker_line(self, run: PlannedRun | None) -> str:
         return "" if run is None else f"{run.name} {', '.join(self._worker_cells(run))}"
 
@@ -138,7 +135,8 @@ class SweepDisplay:
         return cells
 
     def _render(self, active: Sequence[PlannedRun | None]) -> RenderableType:
-        bar = ProgressBar(total=self._study.flops, completed=self.flops_done, width=40)
+        bar = Table.grid()  # which ends its line, unlike a bare bar
+        bar.add_row(ProgressBar(total=self._study.flops, completed=self.flops_done, width=40))
         table = Table.grid(padding=(0, 2))
         for number, run in enumerate(active, 1):
             cells = ["idle"] if run is None else [run.name, *self._worker_cells(run)]

@@ -21,6 +21,7 @@ from looped_jax.training.run_folder import State
 
 OUTPUT = "output.log"  # in a run folder: what the run printed
 READY = b"ready\n"  # the first line of a worker
+COMPILE_SECONDS = 20.0  # what it costs about to start on another shape
 STOP_SECONDS = 60.0
 EXIT_SECONDS = 5.0
 _LINES_SHOWN = 15
@@ -45,6 +46,7 @@ class LocalBackend:
         self._selector = selectors.DefaultSelector()
         self._workers: list[_Worker | None] = [None] * len(environments)
         self._stopping = False
+        self._finished_flops = self._finished_seconds = 0.0
 
     def submit(self, groups: Sequence[Sequence[PlannedRun]]) -> None:
         self._schedule = Schedule(groups)
@@ -65,6 +67,7 @@ class LocalBackend:
                 worker.ready = True
             else:
                 ended.append(worker.end_run(**json.loads(answer)))
+                self._learn_rate(ended[-1])
             self._give_work(index)
         return ended
 
@@ -108,6 +111,13 @@ class LocalBackend:
             worker = self._workers[index] = _Worker(self._environments[index], self._log(index))
             self._selector.register(worker.answers, selectors.EVENT_READ, index)
         worker.begin_run(run)
+
+    def _learn_rate(self, ended: Ended) -> None:
+        if ended.state == "finished":
+            self._finished_flops += ended.run.flops
+            self._finished_seconds += ended.seconds
+            rate = self._finished_flops / self._finished_seconds
+            self._schedule.least_help = COMPILE_SECONDS * rate
 
     def _bury(self, index: int) -> list[Ended]:
         """After a worker's death: the run it was at has failed; a new worker takes the next."""

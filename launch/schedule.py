@@ -10,15 +10,19 @@ class Schedule:
 
     A worker stays with its group, since it has compiled for it. Then it takes the group with the
     most FLOPs that nobody is at; and when there is none, it helps with the one that has the most
-    left, since compiling once more beats waiting.
+    waiting, as long as that is worth compiling once more.
+
+    Attributes:
+      least_help: FLOPs that have to wait in a group for another worker to help.
     """
 
     def __init__(self, groups: Sequence[Sequence[PlannedRun]]):
+        self.least_help = 0.0
         self._waiting: list[list[PlannedRun]] = [list(group) for group in groups if group]
         self._group_of: dict[Hashable, list[PlannedRun]] = {}
 
     def take(self, worker: Hashable) -> PlannedRun | None:
-        """The next run for a worker, largest first within a group; None when none is waiting."""
+        """The next run for a worker, largest first within a group; None if there is none for it."""
         group = self._group_of.get(worker)
         if not group:
             group = self._choose()
@@ -46,5 +50,8 @@ class Schedule:
     def _choose(self) -> list[PlannedRun] | None:
         taken = [id(group) for group in self._group_of.values()]
         free = [group for group in self._waiting if id(group) not in taken]
-        left = lambda group: sum(run.flops for run in group)
-        return max(free or self._waiting, key=left, default=None)
+        waiting = lambda group: sum(run.flops for run in group)
+        group = max(free or self._waiting, key=waiting, default=None)
+        if group is None or (not free and waiting(group) < self.least_help):
+            return None
+        return group

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 
 import pytest
 from rich.console import Console
@@ -107,12 +108,12 @@ def test_how_runs_end_is_told_at_once(runs, tmp_path):
         display.ended(Ended(runs[1], "failed", "out of memory", 5.0))
         display.ended(Ended(runs[2], "interrupted", "SIGTERM after step 3", 5.0))
     assert shown.lines[:2] == [
-        "finished r1_100: loss 3.2500 nats, 1:05 (1/3)",
-        "failed r1_200: out of memory, after 0:05 (2/3)",
+        "finished r1_100: loss 3.2500 nats (1:05, 1/3)",
+        "failed r1_200: out of memory (0:05, 2/3)",
     ]
     assert shown.lines[2].endswith("output.log ends:")
     assert [line.strip() for line in shown.lines[3:-1]] == [f"line {i}" for i in range(25, 40)]
-    assert shown.lines[-1] == "interrupted r2_100: SIGTERM after step 3, after 0:05 (2/3)"
+    assert shown.lines[-1] == "interrupted r2_100: SIGTERM after step 3 (0:05, 2/3)"
 
 
 def test_a_terminal_shows_each_worker(runs, tmp_path):
@@ -120,8 +121,8 @@ def test_a_terminal_shows_each_worker(runs, tmp_path):
     with shown.display as display:
         shown.time = 1.0
         display.refresh([runs[1], None])
-    text = shown.file.getvalue()
-    assert "worker 1  r1_200" in text
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.file.getvalue())
+    assert "\nworker 1  r1_200" in text
     assert "step 50/200  loss 4.500  12.3k tokens/s" in text
     assert "worker 2  idle" in text
     assert "1/3 runs" in text

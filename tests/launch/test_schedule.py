@@ -40,6 +40,19 @@ def test_an_idle_worker_helps_where_the_most_is_left():
     assert len(schedule) == 0
 
 
+def test_a_worker_does_not_help_where_little_is_left():
+    schedule = Schedule(groups([5, 4, 3, 2]))
+    assert names(schedule, 0, 1) == ["a1", "a2"]
+    schedule.least_help = 6
+    assert names(schedule, 2, 1, 0) == [None, "a3", "a4"]
+
+
+def test_a_group_that_nobody_is_at_is_taken_however_small():
+    schedule = Schedule(groups([5], [1]))
+    schedule.least_help = 100
+    assert names(schedule, 0, 0) == ["a1", "b1"]
+
+
 def test_a_new_worker_does_not_inherit_a_group():
     schedule = Schedule(groups([5, 1], [9]))
     assert names(schedule, 0, 1) == ["b1", "a1"]

@@ -21,7 +21,7 @@ def test_a_study_is_run_to_its_end_and_not_again(undisturbed, sweep):
     assert (status, errors) == (0, "")
     assert "study tiny: 2 runs" in output
     for name in NAMES:
-        assert re.search(rf"^finished {name}: loss \d\.\d{{4}} nats, \d:\d\d", output, re.M)
+        assert re.search(rf"^finished {name}: loss \d\.\d{{4}} nats \(\d:\d\d, ", output, re.M)
         assert re.search(rf"^{name} .* finished$", output, re.M)
     assert "\x1b" not in output
     assert sorted(losses(undisturbed)) == NAMES
