@@ -36,13 +36,21 @@ class PhiRow:
     ours: bool = True
 
 
+# Where the axis of φ ends at the latest, unless φ itself lies beyond.
+WIDEST_PHI = (-0.6, 1.6)
+
+
 @styled
 def phi_interval(phi: float, ci95: tuple[float, float] | None, r_max: float) -> Figure:
-    """φ and its interval between 0 (a repetition adds nothing) and 1 (it is worth new layers)."""
+    """φ and its interval between 0 (a repetition adds nothing) and 1 (it is worth new layers).
+
+    An interval that reaches far beyond 0 or 1 ends in an arrow at the figure's edge.
+    """
     fig = new_figure(7.2, 1.95)
     ax = fig.subplots()
     low, high = ci95 or (phi, phi)
-    left, right = min(-0.12, low - 0.08), max(1.12, high + 0.08)
+    left = min(max(min(-0.12, low - 0.08), WIDEST_PHI[0]), phi - 0.2)
+    right = max(min(max(1.12, high + 0.08), WIDEST_PHI[1]), phi + 0.2)
     ax.set_xlim(left, right)
     ax.set_ylim(-1, 1)
     ax.axvspan(0, 1, color=BAND, alpha=0.5, linewidth=0)
@@ -50,9 +58,14 @@ def phi_interval(phi: float, ci95: tuple[float, float] | None, r_max: float) -> 
         ax.axvline(edge, color=GREY, linewidth=1)
     if ci95 is not None:
         ax.plot([low, high], [0, 0], color=ACCENT, linewidth=6, solid_capstyle="butt", alpha=0.55)
-        for end, side in ((low, "right"), (high, "left")):
+        for end, edge, side, arrow in ((low, left, "right", "<"), (high, right, "left", ">")):
             text = f"{end:.2f}".replace("-", "−")
-            ax.annotate(text, (end, -0.28), ha=side, va="top", color=ACCENT, fontsize=8)
+            if left < end < right:
+                ax.annotate(text, (end, -0.28), ha=side, va="top", color=ACCENT, fontsize=8)
+            else:
+                inside = {"right": "left", "left": "right"}[side]
+                ax.plot(edge, 0, arrow, color=ACCENT, markersize=11, clip_on=False)
+                ax.annotate(text, (edge, -0.28), ha=inside, va="top", color=ACCENT, fontsize=8)
     ax.plot(phi, 0, "o", color=ACCENT, markersize=9, markeredgecolor="white")
     ax.annotate(
         f"φ = {phi:.2f}".replace("-", "−"), (phi, 0.2), ha="center", va="bottom", fontweight="bold"
