@@ -6,15 +6,14 @@ import argparse
 from pathlib import Path
 
 from analysis.arguments import (
+    add_effort_arguments,
     add_seed_argument,
     add_table_arguments,
-    non_negative,
     positive,
     read_table,
 )
-from analysis.bootstrap import RESAMPLES, UNITS
+from analysis.bootstrap import UNITS
 from analysis.files import write_text
-from analysis.fit import STARTS
 from analysis.fit_json import dumps, to_json
 from analysis.provenance import provenance
 from analysis.study import Settings, fit_study
@@ -37,16 +36,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--phi", type=_phi, default=None, metavar="FREE|VALUE", help="hold φ (default: free)"
     )
-    parser.add_argument(
-        "--starts", type=positive, default=STARTS, metavar="N", help=f"default: {STARTS}"
-    )
-    parser.add_argument(
-        "--bootstrap",
-        type=non_negative,
-        default=RESAMPLES,
-        metavar="N",
-        help=f"resamples, 0 for none (default: {RESAMPLES})",
-    )
+    add_effort_arguments(parser)
     parser.add_argument(
         "--unit",
         choices=UNITS,

@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from looped_jax import parallel
+from looped_jax.config import RunConfig
 from looped_jax.data.pipeline import validation_batches
 from looped_jax.data.shards import TokenData
 from looped_jax.model.config import ModelConfig
@@ -78,6 +79,20 @@ def validation_loss(
         tokens.append(window_tokens)
         n_bytes += int(batch_bytes)
     return _summarise(np.concatenate(nats), np.concatenate(tokens), n_bytes)
+
+
+def validation_loss_of_run(
+    run: RunConfig, params: Any, data: TokenData, mesh: Mesh
+) -> ValidationLoss:
+    """The loss that a run's summary states: its windows, at its depth."""
+    return validation_loss(
+        run.model, params, data, mesh,
+        sequence_length=run.data.sequence_length,
+        batch_size=run.evaluation.batch_size,
+        max_windows=run.evaluation.max_windows,
+        chunk=run.loss.chunk,
+        recurrences=run.model.recurrences,
+    )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=8)

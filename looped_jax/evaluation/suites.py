@@ -6,7 +6,7 @@ from typing import Any
 from looped_jax.evaluation.convergence import convergence_suite
 from looped_jax.evaluation.depth import depth_suite
 from looped_jax.evaluation.exits import exits_suite
-from looped_jax.evaluation.loss import validation_loss
+from looped_jax.evaluation.loss import validation_loss_of_run
 from looped_jax.evaluation.trained import Trained
 
 # A suite returns its part of summary.json; larger tables it writes into the run folder itself.
@@ -15,15 +15,7 @@ Suite = Callable[[Trained], dict[str, Any]]
 
 def loss_suite(trained: Trained) -> dict[str, Any]:
     """Validation loss at the config's depth: the summary's top-level `loss`."""
-    run = trained.run
-    result = validation_loss(
-        run.model, trained.params, trained.data, trained.mesh,
-        sequence_length=run.data.sequence_length,
-        batch_size=run.evaluation.batch_size,
-        max_windows=run.evaluation.max_windows,
-        chunk=run.loss.chunk,
-        recurrences=run.model.recurrences,
-    )  # fmt: skip
+    result = validation_loss_of_run(trained.run, trained.params, trained.data, trained.mesh)
     return {
         "loss": result.loss,
         "loss_standard_error": result.standard_error,

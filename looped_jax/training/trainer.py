@@ -18,7 +18,7 @@ from looped_jax.config import MAY_CHANGE, RunConfig, resolve, to_json
 from looped_jax.data.pipeline import count_train_windows, train_batches
 from looped_jax.data.shards import TokenData
 from looped_jax.errors import UserError
-from looped_jax.evaluation.loss import ValidationLoss, validation_loss
+from looped_jax.evaluation.loss import ValidationLoss, validation_loss_of_run
 from looped_jax.model.accounting import count_parameters
 from looped_jax.training import state as states
 from looped_jax.training.checkpoints import Checkpoints, Resume
@@ -157,15 +157,7 @@ class _Loop:
 
     def validate(self, params: Any) -> ValidationLoss:
         """Loss on the held-out text at the config's depth."""
-        run = self.run_config
-        return validation_loss(
-            run.model, params, self.data, self.mesh,
-            sequence_length=run.data.sequence_length,
-            batch_size=run.evaluation.batch_size,
-            max_windows=run.evaluation.max_windows,
-            chunk=run.loss.chunk,
-            recurrences=run.model.recurrences,
-        )  # fmt: skip
+        return validation_loss_of_run(self.run_config, params, self.data, self.mesh)
 
     def _batches(self, start: int) -> Iterator[dict[str, np.ndarray]]:
         run = self.run_config
