@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Self
 
@@ -170,13 +170,14 @@ class _Worker:
         self._orders: IO[bytes] = self.process.stdin
         self.answers: IO[bytes] = self.process.stdout
         self.run: PlannedRun | None = None
+        self._shape: Hashable = None
         self.ready = False
         self._began = 0.0
 
     def begin_run(self, run: PlannedRun) -> None:
-        self.run = run
-        self._began = time.monotonic()
-        order = {"folder": str(run.folder.path), "config": run.config}
+        new_shape = self._shape is not None and run.shape != self._shape
+        self.run, self._shape, self._began = run, run.shape, time.monotonic()
+        order = {"folder": str(run.folder.path), "config": run.config, "new_shape": new_shape}
         with contextlib.suppress(BrokenPipeError):  # it has died: poll() will find out
             self._orders.write(json.dumps(order).encode() + b"\n")
             self._orders.flush()

@@ -1,8 +1,9 @@
 """A process that trains one run after another; `launch.local` starts it and tells it which.
 
-It says READY, reads orders from standard input, one JSON line each: {"folder": …, "config": …},
-and answers each with a line: {"state": …, "reason": …}. Compiled programs stay between runs, so
-runs of one shape compile once. What a run prints goes to output.log in its folder.
+It says READY, reads orders from standard input, one JSON line each:
+{"folder": …, "config": …, "new_shape": …}, and answers each with a line: {"state": …, "reason": …}.
+Compiled programs stay between runs of one shape, which therefore compile once. What a run prints
+goes to output.log in its folder.
 
 SIGTERM, and the end of standard input (the parent has died, however it did), let the run at hand
 save a checkpoint and end the process.
@@ -23,6 +24,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import jax
 from ml_collections import ConfigDict
 from rich.console import Console
 
@@ -54,6 +56,9 @@ def main() -> None:
         state: State | None = None
         while state != "interrupted":
             order = json.loads(orders.get())
+            if order["new_shape"]:
+                # Each shape maps some 600 pieces of memory, of the 65,530 that Linux allows.
+                jax.clear_caches()
             state, reason = _execute(RunFolder(order["folder"]), order["config"])
             os.write(answers, json.dumps({"state": state, "reason": reason}).encode() + b"\n")
 

@@ -47,13 +47,13 @@ def start(data, environment):
     """Starts `python -m launch.sweep`; what a test leaves running is killed."""
     started = []
 
-    def start(out: Path, study: Path = TINY, *arguments: str) -> subprocess.Popen[str]:
+    def start(out: Path, study: Path = TINY, *arguments: str, **more: str) -> subprocess.Popen[str]:
         command = [
             sys.executable, "-m", "launch.sweep", f"--study={study}", f"--out={out}",
             f"--data={data}", *arguments,
         ]  # fmt: skip
         process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, text=True,
+            command, cwd=ROOT, env=environment | more, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         started.append(process)
@@ -70,8 +70,8 @@ def start(data, environment):
 def sweep(start):
     """Runs a sweep to its end: (exit status, output, errors)."""
 
-    def sweep(*arguments) -> tuple[int, str, str]:
-        process = start(*arguments)
+    def sweep(*arguments, **more: str) -> tuple[int, str, str]:
+        process = start(*arguments, **more)
         output, errors = process.communicate(timeout=TIMEOUT_S)
         return process.returncode, output, errors
 

@@ -17,14 +17,21 @@ def undisturbed(tmp_path_factory):
 
 
 def test_a_study_is_run_to_its_end_and_not_again(undisturbed, sweep):
-    status, output, errors = sweep(undisturbed, TINY, "--workers=1")
-    assert (status, errors) == (0, "")
+    status, output, _ = sweep(undisturbed, TINY, "--workers=1", JAX_LOG_COMPILES="1")
+    assert status == 0
     assert "study tiny: 2 runs" in output
     for name in NAMES:
         assert re.search(rf"^finished {name}: loss \d\.\d{{4}} nats \(\d:\d\d, ", output, re.M)
         assert re.search(rf"^{name} .* finished$", output, re.M)
     assert "\x1b" not in output
     assert sorted(losses(undisturbed)) == NAMES
+
+    first, second = (
+        (folders(undisturbed)[name].path / "output.log").read_text() for name in NAMES[::-1]
+    )
+    for program in ("jit(step)", "jit(score)"):
+        assert f"compilation of {program}" in first
+        assert f"compilation of {program}" not in second
 
     before = {path: path.stat().st_mtime_ns for path in undisturbed.glob("runs/*/*")}
     status, output, errors = sweep(undisturbed)
