@@ -52,7 +52,7 @@ make_venv() {
 }
 
 install_packages() {
-  local file=$1 log=$venv/install.log
+  local file=$1 log=$venv/$1.log
   echo "installing $file into .venv (log: $log)"
   if ! "$venv_python" -m pip install --disable-pip-version-check --no-input --progress-bar=off \
     -r "$root/$file" 2>&1 | tee -- "$log" | show_progress; then
@@ -63,20 +63,26 @@ install_packages() {
 
 # Turns what pip prints into one line that renews itself, or into a line every 15 seconds.
 show_progress() {
-  local line packages=0 doing='' shown=$SECONDS
-  while IFS= read -r line; do
+  local line status packages=0 doing=starting began=$SECONDS shown=$SECONDS
+  while true; do
+    status=0
+    IFS= read -r -t 1 line || status=$?
+    if ((status > 128)); then # nothing new within a second
+      line=''
+    elif ((status > 0)); then
+      break
+    fi
     case $line in
       Collecting* | *'already satisfied'*) packages=$((packages + 1)) ;;
     esac
     case $line in
-      *Downloading* | Installing* | Collecting*) doing=${line#"${line%%[![:space:]]*}"} ;;
-      *) continue ;;
+      Collecting* | *Downloading* | Installing*) doing=${line#"${line%%[![:space:]]*}"} ;;
     esac
     if [[ -t 1 ]]; then
-      printf '\r\033[K%s' "  $SECONDS s, $packages packages: ${doing:0:60}"
+      printf '\r\033[K  %s s, %s packages: %s' $((SECONDS - began)) "$packages" "${doing:0:50}"
     elif ((SECONDS - shown >= 15)); then
       shown=$SECONDS
-      echo "  $SECONDS s, $packages packages: ${doing:0:100}"
+      printf '  %s s, %s packages: %s\n' $((SECONDS - began)) "$packages" "${doing:0:50}"
     fi
   done
   if [[ -t 1 ]]; then printf '\r\033[K'; fi

@@ -90,7 +90,7 @@ def test_changed_requirements_are_installed_once(clone):
     status, output, _ = run(clone / "launch/quickstart.sh")
     assert status == 0
     assert output.startswith("installing requirements.txt into .venv (log: ")
-    assert f"-r {clone}/requirements.txt" in (clone / ".venv/install.log").read_text()
+    assert f"-r {clone}/requirements.txt" in (clone / ".venv/requirements.txt.log").read_text()
     assert run(clone / "launch/quickstart.sh") == (0, "", "")
 
 
@@ -102,7 +102,7 @@ def test_a_failed_installation_shows_its_end_and_is_tried_again(clone):
         assert status == 2
         assert errors == (
             "ERROR: no such package\nerror: pip could not install requirements.txt; all it said "
-            f"is in {clone}/.venv/install.log\n"
+            f"is in {clone}/.venv/requirements.txt.log\n"
         )
 
 
