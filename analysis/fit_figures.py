@@ -58,14 +58,14 @@ def phi_interval(phi: float, ci95: tuple[float, float] | None, r_max: float) -> 
         ax.axvline(edge, color=GREY, linewidth=1)
     if ci95 is not None:
         ax.plot([low, high], [0, 0], color=ACCENT, linewidth=6, solid_capstyle="butt", alpha=0.55)
-        for end, edge, side, arrow in ((low, left, "right", "<"), (high, right, "left", ">")):
+        for end, at, side, arrow in ((low, left, "right", "<"), (high, right, "left", ">")):
             text = f"{end:.2f}".replace("-", "−")
             if left < end < right:
                 ax.annotate(text, (end, -0.28), ha=side, va="top", color=ACCENT, fontsize=8)
             else:
                 inside = {"right": "left", "left": "right"}[side]
-                ax.plot(edge, 0, arrow, color=ACCENT, markersize=11, clip_on=False)
-                ax.annotate(text, (edge, -0.28), ha=inside, va="top", color=ACCENT, fontsize=8)
+                ax.plot(at, 0, arrow, color=ACCENT, markersize=11, clip_on=False)
+                ax.annotate(text, (at, -0.28), ha=inside, va="top", color=ACCENT, fontsize=8)
     ax.plot(phi, 0, "o", color=ACCENT, markersize=9, markeredgecolor="white")
     ax.annotate(
         f"φ = {phi:.2f}".replace("-", "−"), (phi, 0.2), ha="center", va="bottom", fontweight="bold"

@@ -38,10 +38,45 @@ def parameter(
     return cast(Array, module.param(name, boxed, shape, jnp.float32))
 
 
-def matmul(x: Array, kernel: Array, dtype: jnp.dtype) -> Array:
-    """x (..., I) times kernel (I, O) in `dtype`, accumulated in float32."""
-    product = jnp.matmul(x.astype(dtype), kernel.astype(dtype), preferred_element_type=jnp.float32)
-    return product.astype(dtype)
+def matmul(x: Array, kernel_IO: Array, dtype: jnp.dtype) -> Array:
+    """x (..., I) times kernel (I, O) in `dtype`, accumulated in float32; result in `dtype`.
+
+    The kernel's gradient is float32, whatever the compute dtype.
+    """
+    x_NI = x.astype(dtype).reshape(-1, x.shape[-1])
+    return _product(x_NI, kernel_IO).reshape(*x.shape[:-1], kernel_IO.shape[1])
+
+
+@jax.custom_vjp
+def _product(x_NI: Array, kernel_IO: Array) -> Array:
+    return _accumulated(x_NI, kernel_IO.astype(x_NI.dtype)).astype(x_NI.dtype)
+
+
+def _product_forward(x_NI: Array, kernel_IO: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _product(x_NI, kernel_IO), (x_NI, kernel_IO)
+
+
+def _product_backward(residuals: tuple[Array, Array], g_NO: Array) -> tuple[Array, Array]:
+    """Both gradients as products of materialised matrices.
+
+    Without the barriers XLA:CPU fuses what made x or g into a transposing copy that costs more than
+    the product, and it multiplies fastest when the narrower operand is the one transposed.
+    """
+    x_NI, kernel_IO = residuals
+    x_NI, g_NO = jax.lax.optimization_barrier((x_NI, g_NO))
+    dx_NI = _accumulated(g_NO, kernel_IO.astype(g_NO.dtype).T).astype(x_NI.dtype)
+    if x_NI.shape[1] > g_NO.shape[1]:
+        dkernel_IO = jax.lax.optimization_barrier(_accumulated(g_NO.T, x_NI)).T
+    else:
+        dkernel_IO = _accumulated(x_NI.T, g_NO)
+    return dx_NI, dkernel_IO.astype(kernel_IO.dtype)
+
+
+_product.defvjp(_product_forward, _product_backward)
+
+
+def _accumulated(a: Array, b: Array) -> Array:
+    return jnp.matmul(a, b, preferred_element_type=jnp.float32)
 
 
 class RMSNorm(nn.Module):
@@ -80,6 +115,12 @@ def rotate(config: ModelConfig, x_BTHd: Array, cos: Array, sin: Array) -> Array:
     return jnp.stack([a * cos - b * sin, b * cos + a * sin], axis=-1).reshape(x_BTHd.shape)
 
 
+# Plain attention works on this many blocks of queries, each against the keys up to its end: three
+# eighths of the square is never computed. Shorter sequences than the block take one.
+QUERY_BLOCKS = 4
+SMALLEST_QUERY_BLOCK = 64
+
+
 def causal_attention(q_BTHd: Array, k_BSHd: Array, v_BSHd: Array, kernel: str) -> Array:
     """Causal softmax attention at scale d^-1/2; scores and softmax in float32.
 
@@ -90,14 +131,30 @@ def causal_attention(q_BTHd: Array, k_BSHd: Array, v_BSHd: Array, kernel: str) -
         return jax.nn.dot_product_attention(
             q_BTHd, k_BSHd, v_BSHd, is_causal=True, implementation="cudnn"
         )
-    T, d = q_BTHd.shape[1], q_BTHd.shape[3]
-    scores_BHTS = jnp.einsum(
-        "BTHd,BSHd->BHTS", q_BTHd, k_BSHd, preferred_element_type=jnp.float32
-    ) * (d**-0.5)
-    visible_TS = jnp.tril(jnp.ones((T, T), bool))
+    T = q_BTHd.shape[1]
+    block = max(SMALLEST_QUERY_BLOCK, -(-T // QUERY_BLOCKS))
+    q_BHTd, k_BHSd, v_BHSd = (jnp.swapaxes(x, 1, 2) for x in (q_BTHd, k_BSHd, v_BSHd))
+    blocks = [
+        _attend(q_BHTd[:, :, start:end], k_BHSd[:, :, :end], v_BHSd[:, :, :end], start)
+        for start in range(0, T, block)
+        for end in [min(start + block, T)]
+    ]
+    mixed_BHTd = blocks[0] if len(blocks) == 1 else jnp.concatenate(blocks, axis=2)
+    return jnp.swapaxes(mixed_BHTd, 1, 2)
+
+
+def _attend(q_BHTd: Array, k_BHSd: Array, v_BHSd: Array, start: int) -> Array:
+    """Queries at positions `start` and on, against keys at positions 0 and on."""
+    T, S = q_BHTd.shape[2], k_BHSd.shape[2]
+    scores_BHTS = jnp.matmul(
+        q_BHTd * q_BHTd.dtype.type(q_BHTd.shape[3] ** -0.5),
+        jnp.swapaxes(k_BHSd, 2, 3),
+        preferred_element_type=jnp.float32,
+    )
+    visible_TS = jnp.arange(start, start + T)[:, None] >= jnp.arange(S)[None, :]
     scores_BHTS = jnp.where(visible_TS[None, None], scores_BHTS, jnp.float32(-jnp.inf))
-    weights_BHTS = jax.nn.softmax(scores_BHTS, axis=-1).astype(v_BSHd.dtype)
-    return jnp.einsum("BHTS,BSHd->BTHd", weights_BHTS, v_BSHd)
+    weights_BHTS = jax.nn.softmax(scores_BHTS, axis=-1).astype(v_BHSd.dtype)
+    return jnp.matmul(weights_BHTS, v_BHSd)
 
 
 class Attention(nn.Module):
