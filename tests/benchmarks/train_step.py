@@ -1,0 +1,147 @@
+"""How fast a training step is on this machine, beside what the machine's own matrix product does.
+
+    python -m tests.benchmarks.train_step            # about four minutes on two CPU cores
+
+Every line is one whole step (forward, backward, loss, MuonH + AdamW): tokens/s, GFLOP/s by the
+analytic count of `accounting.py`, and the share of the rate of a 1024 x 1024 x 1024 float32 product
+timed in the same process, right before and after. Recomputed activations and the optimiser's own
+products are work that the count leaves out. The baseline is the same model under plain JAX
+autodiff: a scan over recurrences, every layer recomputed, and whole logits.
+"""
+
+import resource
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from configs import base
+from looped_jax import parallel
+from looped_jax.config import RunConfig, resolve
+from looped_jax.model.lm import LoopedLM
+from looped_jax.training import state as states
+from looped_jax.training.step import train_step
+
+# width, T, B, V: the two shapes that are tracked.
+SHAPES = ((256, 256, 8, 4096), (64, 128, 16, 2048))
+SECONDS = 8.0
+
+
+def run_of(width: int, length: int, batch: int, vocabulary: int, r: int) -> RunConfig:
+    """The iso-depth model 2 + 16 + 2 at this shape."""
+    c = base.get_config()
+    c.model = base.isodepth_model(
+        vocab_size=vocabulary, width=width, head_dim=64, effective_layers=20, ends=2,
+        recurrences=r, max_length=length,
+    )  # fmt: skip
+    c.model.remat = "layer"
+    c.data.sequence_length, c.data.batch_size = length, batch
+    c.mesh = "data:1,fsdp:1,tensor:1"
+    return resolve(c)
+
+
+def median_seconds(call: Callable[[], Any]) -> float:
+    """Median time of a call that is repeated for SECONDS, five times at least."""
+    times: list[float] = []
+    start = time.perf_counter()
+    while time.perf_counter() - start < SECONDS or len(times) < 5:
+        begun = time.perf_counter()
+        jax.block_until_ready(call())
+        times.append(time.perf_counter() - begun)
+    return float(np.median(times))
+
+
+def matrix_rate() -> float:
+    """FLOP/s of a 1024^3 float32 product, the median of 40."""
+    square = jnp.ones((1024, 1024))
+    product = jax.jit(jnp.matmul)
+    jax.block_until_ready(product(square, square))
+    times = []
+    for _ in range(40):
+        begun = time.perf_counter()
+        jax.block_until_ready(product(square, square))
+        times.append(time.perf_counter() - begun)
+    return 2 * 1024**3 / float(np.median(times))
+
+
+class Stepping:
+    """A training state and the compiled step that moves it."""
+
+    def __init__(self, run: RunConfig, make_step: Callable[..., Any]):
+        mesh = parallel.mesh_from_text(run.mesh)
+        optimizer = states.make_optimizer(run.optimizer.rule)
+        self.state = states.init_state(run.model, optimizer, mesh, 0)
+        schedule, _ = states.make_schedule(run)
+        shape = (run.data.batch_size, run.data.sequence_length + 1)
+        tokens = jax.random.randint(jax.random.key(0), shape, 0, run.model.vocab_size)
+        step = make_step(run, mesh)
+        self._step = lambda state: step(state, tokens, schedule, jnp.uint32(0))
+        begun = time.perf_counter()
+        self()
+        self.compile_seconds = time.perf_counter() - begun
+
+    def __call__(self) -> Any:
+        self.state, metrics = self._step(self.state)
+        return jax.block_until_ready(metrics)
+
+
+def plain_step(run: RunConfig, mesh: jax.sharding.Mesh) -> Callable[..., Any]:
+    """The same step in plain JAX: autodiff through a scan, layers recomputed, whole logits."""
+    del mesh
+    lm, optimizer = LoopedLM(run.model), states.make_optimizer(run.optimizer.rule)
+
+    def loss(params, tokens_BT):
+        apply = lambda method, *args: lm.apply({"params": params}, *args, method=method)
+        input_BTD = apply("prelude", apply("embed", tokens_BT[:, :-1]))
+        body = lambda h, i: (apply("recur", h, input_BTD, i), None)
+        indices = jnp.arange(run.model.recurrences)
+        state, _ = jax.lax.scan(body, apply("initial_state", input_BTD), indices)
+        logits_BTV = apply("readout", apply("coda", state))
+        return jnp.mean(
+            optax.softmax_cross_entropy_with_integer_labels(logits_BTV, tokens_BT[:, 1:])
+        )
+
+    def step(state, tokens_BT, schedule, seed):
+        del seed
+        value, gradients = jax.value_and_grad(loss)(state.params, tokens_BT)
+        updates, new = optimizer.update(gradients, state.optimizer, state.params, schedule=schedule)
+        return states.TrainState(optax.apply_updates(state.params, updates), new), {"loss": value}
+
+    return jax.jit(step, donate_argnums=0)
+
+
+def measure(label: str, run: RunConfig, make_step: Callable[..., Any]) -> float:
+    """Prints one line and returns the seconds of a step."""
+    stepping = Stepping(run, make_step)
+    before = matrix_rate()
+    seconds = median_seconds(stepping)
+    rate = (before + matrix_rate()) / 2
+    flops = run.flops_per_token * run.batch_tokens / seconds
+    peak_gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(
+        f"{label:<34} {seconds * 1e3:8.1f} ms {run.batch_tokens / seconds:9,.0f} tokens/s "
+        f"{flops / 1e9:7.1f} GFLOP/s = {flops / rate:.3f} of {rate / 1e9:.0f}   "
+        f"compiled in {stepping.compile_seconds:.1f} s, process peak {peak_gib:.2f} GiB",
+        flush=True,
+    )
+    return seconds
+
+
+def main() -> None:
+    mesh = parallel.mesh_from_text("data:1,fsdp:1,tensor:1")
+    with parallel.active(mesh):
+        for shape in SHAPES:
+            name = "d={} T={} B={} V={}".format(*shape)
+            ours = measure(f"{name} r=4", run_of(*shape, r=4), train_step)
+            plain = measure("  plain autodiff, layers recomputed", run_of(*shape, r=4), plain_step)
+            print(f"  ratio of step times, ours to plain: {ours / plain:.2f}")
+        for r in (1, 8):
+            measure(f"d=64 r={r}", run_of(*SHAPES[1], r=r), train_step)
+
+
+if __name__ == "__main__":
+    main()
