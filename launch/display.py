@@ -47,7 +47,7 @@ class SweepDisplay:
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal:
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
         return self

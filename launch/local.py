@@ -27,7 +27,7 @@ EXIT_SECONDS = 5.0
 _LINES_SHOWN = 15
 
 
-class WorkersBroken(RuntimeError):
+class WorkersBroken(UserError):
     """A worker ended before it could take a run: the next one would, too."""
 
 
@@ -129,7 +129,7 @@ class LocalBackend:
         status = worker.close()
         if not worker.ready and status > 0 and not self._stopping:
             log = self._log(index)
-            raise WorkersBroken(f"cannot start worker {index + 1}; {log} ends:\n{last_lines(log)}")
+            raise WorkersBroken(f"cannot start worker {index + 1}: {log} ends {last_lines(log, 1)}")
         if worker.run is None:
             return []
         if worker.run.folder.is_finished():

@@ -56,8 +56,9 @@ def describe_fit(path: Path) -> str:
     if not resampled or not resampled.get("phi"):
         return f"φ = {phi:.2f}, without an interval: {'; '.join(fit['warnings'])}"
     low, high = resampled["phi"]["ci95"]
+    edge = " (the edge of the range searched)" if "phi" in fit["at_bounds"] else ""
     return (
-        f"φ = {phi:.2f}, 95 % interval {low:.2f} to {high:.2f} from {fit['n_runs']} runs "
+        f"φ = {phi:.2f}{edge}, 95 % interval {low:.2f} to {high:.2f} from {fit['n_runs']} runs "
         f"({resampled['resamples']} resamples of {resampled['n_cells']} {resampled['unit']}s)"
     )
 

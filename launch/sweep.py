@@ -22,7 +22,7 @@ from rich.console import Console
 from launch import lock
 from launch.backend import Backend, Ended
 from launch.display import SweepDisplay, failure_lines, is_over
-from launch.local import LocalBackend, WorkersBroken
+from launch.local import LocalBackend
 from launch.machine import this_machine, worker_environments
 from launch.snapshot import Snapshot, snapshot
 from launch.study import PlannedRun, Study, group_by_shape, load_study, refuse_strangers
@@ -52,7 +52,8 @@ def run_study(study: Study, out: Path, workers: int | None, console: Console, ag
       0 if all runs are finished, 1 if not, 130 when interrupted.
 
     Raises:
-      UserError: another sweep is at work in `out`, or it holds runs that are not the study's.
+      UserError: another sweep is at work in `out`, it holds runs that the study no longer has, or
+        worker processes cannot start.
     """
     environments = worker_environments(workers)
     with _only_sweep_in(writable_folder(out)):
@@ -99,9 +100,6 @@ def _execute(
                     return cli.INTERRUPTED_STATUS, outcomes
         except KeyboardInterrupt:  # the second Ctrl-C
             return cli.INTERRUPTED_STATUS, outcomes
-        except WorkersBroken as error:
-            print(f"error: {error}", file=sys.stderr)
-            return UNFINISHED_STATUS, outcomes
     return 0, outcomes
 
 
@@ -118,7 +116,8 @@ def _report(study: Study, outcomes: dict[str, Ended], console: Console, again: s
         _say(console, f"{ended.state} {run.name}: {ended.reason}")
         if ended.state == "failed":
             _say(console, failure_lines(run))
-    _say(console, f"failed runs are tried again by: {again}")
+    if any(outcome.state == "failed" for outcome in outcomes.values()):
+        _say(console, f"failed runs are tried again by: {again}")
     return UNFINISHED_STATUS
 
 
