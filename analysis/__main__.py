@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from analysis import (
     allocate_command,
     compare_command,
+    convergence_command,
+    exits_command,
     fit_command,
     isoflop_command,
     report,
@@ -23,6 +25,8 @@ COMMANDS = (
     isoflop_command,
     allocate_command,
     compare_command,
+    convergence_command,
+    exits_command,
     report,
     reproduce,
 )

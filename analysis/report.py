@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
-from analysis import fit_sections, scaling_sections
+from analysis import convergence_sections, exits_sections, fit_sections, scaling_sections
 from analysis.allocation import allocate
 from analysis.arguments import (
     add_effort_arguments,
@@ -35,7 +35,11 @@ from analysis.scaling_sections import Scaling
 from analysis.study import Settings, fit_study
 
 Measurement = Callable[[RunTable], Section | None]
-MEASUREMENTS: Sequence[Measurement] = ()
+MEASUREMENTS: Sequence[Measurement] = (
+    convergence_sections.elastic_depth,
+    convergence_sections.settling,
+    exits_sections.exits_section,
+)
 
 FILES = {
     "fit.json": "the fit at full precision: parameters, intervals, restricted fits, warnings",

@@ -203,14 +203,14 @@ def recur_showing(
             y_BTD, _ = Layer(model, parent=None).apply({"params": layer_params}, x_BTD, angles)
         return y_BTD, seen[0]
 
-    with nn.intercept_methods(_replace_core(lambda x_BTD: x_BTD, norm=False)):
+    with nn.intercept_methods(replace_core(lambda x_BTD: x_BTD, norm=False)):
         x_BTD = apply("recur", state, input_BTD, index)
     y_BTD, shown_LBTD = jax.lax.scan(layer, x_BTD, (params["core"], shown_LBTD))
-    with nn.intercept_methods(_replace_core(lambda _: y_BTD, norm=True)):
+    with nn.intercept_methods(replace_core(lambda _: y_BTD, norm=True)):
         return apply("recur", state, input_BTD, index), shown_LBTD
 
 
-def _replace_core(function: Callable[[Array], Array], *, norm: bool) -> Callable[..., Any]:
+def replace_core(function: Callable[[Array], Array], *, norm: bool) -> Callable[..., Any]:
     """An interceptor that runs `function` in place of each core layer, the state's norm or not.
 
     So the model itself says what its core is given (identity, no norm) and what becomes of what
