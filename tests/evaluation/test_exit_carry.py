@@ -11,7 +11,7 @@ from looped_jax.evaluation.probe import Probe
 from looped_jax.model.layers import rotary_angles, rotate
 from looped_jax.model.lm import LoopedLM
 from tests.evaluation.conftest import elastic, some_tokens
-from tests.model.tiny import READOUT, random_params, tiny, with_injection
+from tests.model.tiny import READOUT, random_params, tiny
 
 R = 4
 EXITS = np.array([[2, 4, 1, 3, 1, 4, 2, 3], [1, 1, 4, 2, 3, 1, 4, 2]], np.int32)
@@ -107,8 +107,8 @@ def decode_layer(model, weights, h_D, t, seen):
 
 @pytest.mark.parametrize(
     "model",
-    [elastic(state_norm="every"), with_injection("additive"), tiny(**READOUT)],
-    ids=["linear", "additive", "passthrough, learned positions"],
+    [elastic(state_norm="every"), tiny(**READOUT)],
+    ids=["linear", "passthrough, learned positions"],
 )
 def test_with_no_token_exited_it_is_the_models_own_recurrence(model):
     params = random_params(model)
@@ -137,8 +137,6 @@ def logits_at():
     [
         ("kl", "carry", 2),
         ("argmax", "freeze_recompute", 2),
-        ("second_order", "carry", 2),
-        ("probe", "freeze_recompute", 1),
         ("oracle_kl", "carry", 1),
     ],
 )

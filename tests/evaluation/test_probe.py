@@ -15,7 +15,7 @@ from looped_jax.evaluation.probe import (
     ranking_quality,
 )
 from looped_jax.evaluation.text import score
-from tests.evaluation.conftest import elastic
+from tests.evaluation.conftest import WHOLE, elastic
 
 R = 4
 
@@ -90,7 +90,7 @@ def test_logits_over_lanes(lanes):
 
 
 def test_the_fitted_probe_ranks_what_it_has_not_seen(trained):
-    run = trained(elastic())
+    run = trained(elastic(**WHOLE))
     fitted = fit_probe(run, range(16), R)
     assert fitted.examples > 30_000
     scorer = signal_scorer(run.run.model, R, 24, run.mesh)

@@ -11,14 +11,13 @@ from looped_jax.evaluation.loss import validation_loss
 from looped_jax.evaluation.text import score
 from looped_jax.evaluation.trajectory import depth_scorer, divergence, loop_scorer
 from looped_jax.model.lm import LoopedLM
-from tests.evaluation.conftest import elastic, some_tokens
-from tests.model.tiny import READOUT, random_params, tiny, with_injection
+from tests.evaluation.conftest import WHOLE, elastic, some_tokens
+from tests.model.tiny import random_params, with_injection
 
 R = 4
 MODELS = {
-    "elastic": elastic(),
+    "elastic": elastic(**WHOLE),
     "lanes": with_injection("hyperconnect", recurrences=R),
-    "readout at the last loop": tiny(**READOUT | {"readout_norm": "last"}),
 }
 
 
