@@ -19,7 +19,7 @@ from looped_jax.training.depth import DepthConfig
 from looped_jax.training.transfer import Transfer
 
 # Keys that may differ between the launches of one run: they do not change its numbers.
-MAY_CHANGE = ("checkpoint", "log", "mesh", "data.folder")
+MAY_CHANGE = ("checkpoint", "log", "mesh", "processes", "data.folder")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +122,12 @@ class EvaluationConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class ProcessesConfig:
+    count: int
+    connect_seconds: int
+
+
+@dataclasses.dataclass(frozen=True)
 class RunConfig:
     """A resolved run. `steps` is the budget in optimiser steps, whatever it was given in."""
 
@@ -138,6 +144,7 @@ class RunConfig:
     log: LogConfig
     evaluation: EvaluationConfig
     mesh: str
+    processes: ProcessesConfig
 
     @property
     def batch_tokens(self) -> int:
@@ -197,6 +204,7 @@ def resolve_json(tree: Mapping[str, Any]) -> RunConfig:
             "checkpoint": _section(CheckpointConfig, tree, "checkpoint"),
             "log": _section(LogConfig, tree, "log"),
             "evaluation": _section(EvaluationConfig, tree, "evaluation"),
+            "processes": _section(ProcessesConfig, tree, "processes"),
         }
         sections["depth"] = _depth(tree.pop("depth", {}), sections["model"])
         run = from_tree(RunConfig, {**tree, **sections}, "config")
@@ -261,6 +269,8 @@ def _check_numbers(run: RunConfig) -> None:
         "evaluation.every_steps": (run.evaluation.every_steps, 0),
         "evaluation.batch_size": (run.evaluation.batch_size, 1),
         "evaluation.max_windows": (run.evaluation.max_windows, 0),
+        "processes.count": (run.processes.count, 1),
+        "processes.connect_seconds": (run.processes.connect_seconds, 1),
     }
     for key, (value, bound) in least.items():
         if not value >= bound:
@@ -308,3 +318,8 @@ def _check_fit(run: RunConfig) -> None:
             f"loss.loop_weights has {len(loss.loop_weights)} entries; allowed: () for equal "
             f"weights, or model.recurrences = {model.recurrences} of them"
         )
+    weights = loss.loop_weights
+    if weights and not (all(0 <= w < math.inf for w in weights) and sum(weights) > 0):
+        raise UserError(f"loss.loop_weights = {weights}; allowed: 0 or more each, and one above 0")
+    if math.isinf(loss.norm_penalty):
+        raise UserError(f"loss.norm_penalty = {loss.norm_penalty}; allowed: a finite number")

@@ -77,6 +77,15 @@ MISFITS = [
     ({"loss.supervision": "some"}, "loss.supervision = 'some'; allowed: 'last', 'every'"),
     ({"loss.loop_weights": (1.0,)}, "loss.loop_weights = .* allowed with loss.supervision 'last'"),
     ({"loss.supervision": "every", "loss.loop_weights": (1.0,)}, "has 1 entries; allowed: .* = 4"),
+    (
+        {"loss.supervision": "every", "loss.loop_weights": (0.5, -0.5, 0.5, 0.5)},
+        "loss.loop_weights = .* allowed: 0 or more each, and one above 0",
+    ),
+    (
+        {"loss.supervision": "every", "loss.loop_weights": (0.0, 0.0, 0.0, 0.0)},
+        "loss.loop_weights = .* allowed: 0 or more each, and one above 0",
+    ),
+    ({"loss.norm_penalty": float("inf")}, "loss.norm_penalty = inf; allowed: a finite number"),
     ({"loss.supervision": "every", "model.backprop_recurrences": 2},
      "model.backprop_recurrences = 2; allowed with a loss at every loop"),
     ({"depth": SAMPLED, "loss.supervision": "every"}, "depth.kind = 'lognormal_poisson'; allowed"),
