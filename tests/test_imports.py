@@ -12,7 +12,10 @@ PACKAGES = ("looped_jax", "analysis", "launch", "configs")
 OURS = (*PACKAGES, "tests")
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
-BASE = ("looped_jax.config", "looped_jax.errors", "looped_jax.files", "looped_jax.parallel")
+BASE = (
+    "looped_jax.config", "looped_jax.errors", "looped_jax.files", "looped_jax.parallel",
+    "looped_jax.processes",
+)  # fmt: skip
 
 # Folder or file -> what of ours it may import besides itself; the longest match counts.
 MAY_IMPORT = {
@@ -20,6 +23,7 @@ MAY_IMPORT = {
     "looped_jax/files.py": ("looped_jax.errors",),
     "looped_jax/cli.py": ("looped_jax.errors",),
     "looped_jax/parallel.py": ("looped_jax.errors", "looped_jax.model.boxes"),
+    "looped_jax/processes.py": ("looped_jax.errors",),
     "looped_jax/config.py": (
         "looped_jax.errors", "looped_jax.model", "looped_jax.training.depth",
         "looped_jax.training.transfer",
@@ -38,6 +42,12 @@ MAY_IMPORT = {
         *BASE, "looped_jax.data", "looped_jax.model", "looped_jax.training.losses",
         "looped_jax.training.progress", "looped_jax.training.run_folder",
     ),
+    "looped_jax/generation": ("looped_jax.data", "looped_jax.errors", "looped_jax.model"),
+    "looped_jax/inspection": (
+        "looped_jax.evaluation", "looped_jax.generation", "looped_jax.model", "looped_jax.parallel",
+    ),
+    # The config of an imported run is the base config around its model.
+    "looped_jax/interchange": ("looped_jax", "configs.base"),
     "looped_jax": ("looped_jax",),  # the entry points
     "analysis": (),
     "configs": ("looped_jax.model", "looped_jax.training.transfer"),
@@ -51,6 +61,7 @@ OWNERS = {
     "orbax": ("looped_jax/training/checkpoint",),
     "tensorboardX": ("looped_jax/training/reporting.py",),
     "tokenizers": ("looped_jax/data/tokenizer.py",),
+    "safetensors": ("looped_jax/interchange/safetensors_files.py",),
     "submitit": ("launch/",),
 }
 OF_ANALYSIS = {"numpy", "scipy", "pandas", "matplotlib"}

@@ -11,6 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from looped_jax.model import cache
 from looped_jax.model.config import ModelConfig
 
 Array = jax.Array
@@ -181,10 +182,22 @@ class Attention(nn.Module):
         if c.qk_norm:
             norm = RMSNorm(c.norm_epsilon, scale=False)
             q, k = norm(q), norm(k)
-        mixed = causal_attention(q, k, v, c.attention).reshape(B, T, c.attention_width)
+        mixed = _mix(self, q, k, v).reshape(B, T, c.attention_width)
         out_init = kernel_init(c, c.attention_width)
         out_AD = Kernel((c.attention_width, D), out_init, ("heads", "embed"), name="out")()
         return matmul(mixed, out_AD, dtype)
+
+
+def _mix(module: Attention, q_BTHd: Array, k_BTHd: Array, v_BTHd: Array) -> Array:
+    """Causal attention; reads and writes keys and values as model/cache.py says."""
+    q, k, v = (jnp.swapaxes(x, 1, 2) for x in (q_BTHd, k_BTHd, v_BTHd))
+    if module.is_mutable_collection(cache.WRITTEN) and not module.is_initializing():
+        module.put_variable(cache.WRITTEN, "key", k)
+        module.put_variable(cache.WRITTEN, "value", v)
+    if not module.has_variable(cache.PAST, "key"):
+        return causal_attention(q_BTHd, k_BTHd, v_BTHd, module.config.attention)
+    past = (module.get_variable(cache.PAST, name) for name in ("key", "value", "length"))
+    return jnp.swapaxes(cache.attend_with_past(q, k, v, *past), 1, 2)
 
 
 class Kernel(nn.Module):
@@ -251,7 +264,7 @@ def layer_stack(config: ModelConfig, layers: int, *, deterministic: bool, name: 
     layer = nn.remat(Layer, prevent_cse=False) if config.remat == "layer" else Layer
     stack = nn.scan(
         layer,
-        variable_axes={"params": 0},
+        variable_axes={"params": 0, cache.PAST: 0, cache.WRITTEN: 0},
         split_rngs={"params": True, "dropout": True},
         in_axes=nn.broadcast,
         length=layers,

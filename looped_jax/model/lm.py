@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from looped_jax.model import recurrence
+from looped_jax.model import cache, recurrence
 from looped_jax.model.block import Recurrence
 from looped_jax.model.config import ModelConfig
 from looped_jax.model.layers import Kernel, RMSNorm, layer_stack, rotary_angles
@@ -70,17 +70,24 @@ class LoopedLM(nn.Module):
             raise ValueError(f"sequence of {T} tokens; allowed: model.max_length = {c.max_length}")
         x_BTD = self._embedding(tokens_BT) * c.embedding_scale
         if c.positions == "learned":
-            x_BTD = x_BTD + self._positions(jnp.arange(T))[None]
+            x_BTD = x_BTD + self._positions(self.places(T))
         if c.embedding_norm:
             x_BTD = self._embed_norm(x_BTD)
         x_BTD = x_BTD.astype(jnp.dtype(c.compute_dtype))
         return nn.with_logical_constraint(x_BTD, ("batch", "length", "embed"))
 
+    def places(self, length: int) -> Array:
+        """Positions of `length` tokens: (1, T) from 0, or (B, T) after each row's cached ones."""
+        place_1T = jnp.arange(length)[None]
+        if not self.has_variable(cache.PAST, "length"):
+            return place_1T
+        return self.get_variable(cache.PAST, "length")[:, None] + place_1T
+
     def angles(self, length: int) -> tuple[Array, Array] | None:
-        """Rotary (cos, sin), (1, T, 1, head_dim / 2); None with learned positions."""
+        """Rotary (cos, sin), (1 or B, T, 1, head_dim / 2); None with learned positions."""
         if self.config.positions == "learned":
             return None
-        return rotary_angles(self.config, jnp.arange(length)[None])
+        return rotary_angles(self.config, self.places(length))
 
     def prelude(self, x_BTD: Array) -> Array:
         """e, what every recurrence sees."""

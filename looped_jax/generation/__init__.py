@@ -1,0 +1,1 @@
+"""Text from a looped model, at any depth, with a cache of keys and values."""

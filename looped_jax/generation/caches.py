@@ -1,0 +1,80 @@
+"""Caches of keys and values for a looped model: what is kept of which recurrence, and its memory.
+
+A token passes the block r times and has other keys and values each time. Two ways to keep them:
+
+every_recurrence  a slot for each recurrence: a new token's recurrence i attends to what recurrence
+                  i of the earlier tokens left. Exactly the model without a cache.
+last_recurrence   one slot: a new token attends, in all its recurrences, to what the last recurrence
+                  of the earlier tokens left. An r-th of the memory, and another model: an
+                  approximation whose quality depends on how far the states have settled. The
+                  prompt itself is run exactly.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from looped_jax.model.config import ModelConfig
+
+Array = jax.Array
+
+KINDS = ("every_recurrence", "last_recurrence")
+STACKS = ("prelude", "core", "coda")
+
+
+class Cache(NamedTuple):
+    """Keys and values of the tokens so far.
+
+    Attributes:
+      length: tokens held, int32 (B,).
+      stacks: "prelude" and "coda" (absent without layers) as {"key", "value": (L, B, H, S, d)}, and
+        "core" with slots in front: (slots, L, B, H, S, d). S is the capacity in tokens.
+    """
+
+    length: Any
+    stacks: dict[str, dict[str, Any]]
+
+
+def count_slots(kind: str, recurrences: int) -> int:
+    """Slots of the core that tokens of so many recurrences need."""
+    return recurrences if kind == "every_recurrence" else 1
+
+
+def shapes(model: ModelConfig, slots: int, batch: int, capacity: int) -> dict[str, tuple[int, ...]]:
+    """Shape of the keys (and of the values) of each stack that has layers."""
+    layers = {
+        "prelude": (model.prelude_layers,),
+        "core": (slots, model.core_layers),
+        "coda": (model.coda_layers,),
+    }
+    entry = (batch, model.heads, capacity, model.head_dim)
+    return {stack: (*count, *entry) for stack, count in layers.items() if count[-1]}
+
+
+def empty(model: ModelConfig, slots: int, batch: int, capacity: int) -> Cache:
+    """A cache that holds no token yet."""
+    zeros = lambda shape: jnp.zeros(shape, jnp.dtype(model.compute_dtype))
+    stacks = {
+        stack: {"key": zeros(shape), "value": zeros(shape)}
+        for stack, shape in shapes(model, slots, batch, capacity).items()
+    }
+    return Cache(jnp.zeros(batch, jnp.int32), stacks)
+
+
+def count_bytes(model: ModelConfig, slots: int, batch: int, capacity: int) -> int:
+    """Memory of the keys and values in bytes."""
+    numbers = sum(math.prod(shape) for shape in shapes(model, slots, batch, capacity).values())
+    return 2 * numbers * jnp.dtype(model.compute_dtype).itemsize
+
+
+def describe(model: ModelConfig, kind: str, slots: int, batch: int, capacity: int) -> str:
+    """One line that says what the cache is and what it takes."""
+    once = model.prelude_layers + model.coda_layers
+    size = count_bytes(model, slots, batch, capacity) / 2**20
+    recurrences = f"{slots} recurrences" if slots > 1 else "1 recurrence"
+    return (
+        f"cache {kind}: {recurrences} of {model.core_layers} layers + {once} layers once, "
+        f"{batch} x {capacity} tokens: {size:.3g} MiB"
+    )

@@ -1,0 +1,18 @@
+"""imported.json: where an imported run is from, what was stated, which token ends a document."""
+
+from pathlib import Path
+from typing import Any
+
+from looped_jax.files import read_json, write_json
+
+NAME = "imported.json"
+
+
+def write(folder: Path, origin: dict[str, Any]) -> None:
+    """Puts it into a run folder; `origin` has a key "end_of_text"."""
+    write_json(folder / NAME, origin)
+
+
+def end_of_text(folder: Path) -> str:
+    """The token that ends a document. Raises UserError if the run was not imported."""
+    return read_json(folder / NAME)["end_of_text"]
