@@ -57,6 +57,13 @@ def get_config() -> ConfigDict:
 
     # Devices: "data" copies parameters, "fsdp" and "tensor" split them; -1 takes what is left.
     c.mesh = "data:-1,fsdp:1,tensor:1"
+
+    c.processes = ConfigDict()
+    # Processes that train this run together: more than 1 on a pod or on several nodes. They are
+    # started by srun, mpirun or a TPU pod, or get JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and
+    # JAX_PROCESS_ID.
+    c.processes.count = 1
+    c.processes.connect_seconds = 300  # after which they give up waiting for each other
     return c
 
 

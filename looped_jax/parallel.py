@@ -11,6 +11,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from looped_jax.errors import UserError
@@ -23,7 +24,9 @@ LOGICAL_AXES: dict[str, str | tuple[str, ...] | None] = {
     # activations
     "batch": ("data", "fsdp"),
     "length": None,
-    # parameters; "embed" and "mlp" also name the last axis of activations
+    "width": None,
+    "hidden": "tensor",
+    # parameters
     "vocab": "tensor",
     "embed": "fsdp",
     "heads": "tensor",
@@ -133,17 +136,46 @@ def rows(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(LOGICAL_AXES["batch"]))
 
 
-def check_batch(mesh: Mesh, batch_size: int) -> None:
-    """Raises UserError if the rows of a batch do not divide over data and fsdp."""
+def check_batch(mesh: Mesh, batch_size: int, microbatches: int = 1) -> None:
+    """Raises UserError if the rows of a batch do not divide over data, fsdp and microbatches."""
     ways = mesh.shape["data"] * mesh.shape["fsdp"]
-    if batch_size % ways:
+    if batch_size % (ways * microbatches):
+        parts = f" x {microbatches} microbatches" if microbatches > 1 else ""
         raise UserError(
-            f"data.batch_size = {batch_size} sequences does not divide over data:"
-            f"{mesh.shape['data']} x fsdp:{mesh.shape['fsdp']} = {ways} devices"
+            f"batch_size = {batch_size} sequences does not divide over data:{mesh.shape['data']} "
+            f"x fsdp:{mesh.shape['fsdp']} = {ways} devices{parts}"
         )
 
 
+def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
+    """Rows of a global batch that this process feeds: those that its devices hold, ascending.
+
+    Which rows a device holds depends on the mesh alone, so the batch as a whole is the same for
+    every number of processes. Processes that share a model replica feed the same rows.
+    """
+    held = rows(mesh).addressable_devices_indices_map((batch_size,))
+    numbers = np.arange(batch_size)
+    return np.unique(np.concatenate([numbers[index] for index in held.values() if index]))
+
+
 def global_batch(batch: Mapping[str, Any], mesh: Mesh) -> dict[str, jax.Array]:
-    """This process's rows as parts of global arrays, split over data and fsdp."""
-    put = lambda part: jax.make_array_from_process_local_data(rows(mesh), part)
+    """This process's rows (see `local_rows`) as parts of global arrays over data and fsdp."""
+    sharding = rows(mesh)
+    if sharding.is_fully_addressable:
+        return {name: jax.device_put(part, sharding) for name, part in batch.items()}
+    ways = mesh.shape["data"] * mesh.shape["fsdp"]
+    ways_here = len(local_rows(mesh, ways))
+
+    def put(part: np.ndarray) -> jax.Array:
+        batch_size = len(part) // ways_here * ways
+        fed = local_rows(mesh, batch_size)
+
+        def held(index: tuple[slice, ...] | None) -> np.ndarray:
+            assert index is not None
+            start, stop, _ = index[0].indices(batch_size)
+            first = int(np.searchsorted(fed, start))
+            return part[first : first + stop - start]
+
+        return jax.make_array_from_callback((batch_size, *part.shape[1:]), sharding, held)
+
     return {name: put(part) for name, part in batch.items()}

@@ -9,11 +9,14 @@ Typed again, it goes on from the last checkpoint; a finished run only says its r
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 from ml_collections import config_flags
+from rich.console import Console
 
-from looped_jax import cli
+from looped_jax import cli, processes
+from looped_jax.config import resolve
 from looped_jax.training.checkpoints import SaveFailed
 from looped_jax.training.interruption import Interrupted
 from looped_jax.training.progress import Display
@@ -36,8 +39,10 @@ def define_flags() -> None:
 
 def main(_: list[str]) -> int:
     values = flags.FLAGS
+    of_run = resolve(values.config).processes
+    processes.connect(of_run.count, of_run.connect_seconds)
     try:
-        with Display() as display:
+        with Display(Console(stderr=True, quiet=not processes.is_first())) as display:
             summary = train(values.config, Path(values.workdir), values.resume, display)
     except Diverged as error:
         print(f"diverged: {error}; the last good checkpoint stays", file=sys.stderr)
@@ -49,13 +54,18 @@ def main(_: list[str]) -> int:
         print(f"interrupted: {error}; the same command goes on", file=sys.stderr)
         # A scheduler that sent SIGTERM requeues what ended in good order.
         return cli.INTERRUPTED_STATUS if error.signal_number == signal.SIGINT else 0
+    if processes.is_first():
+        _say(summary, Path(values.workdir))
+    return 0
+
+
+def _say(summary: dict[str, Any], folder: Path) -> None:
     print(
         f"{summary['run']}: loss {summary['loss']:.4f} ± {summary['loss_standard_error']:.4f} nats "
         f"({summary['bits_per_byte']:.4f} bits per byte) on held-out text after "
         f"{summary['tokens']:,} tokens, {summary['train_flops']:.3g} FLOPs; "
-        f"{Path(values.workdir) / 'summary.json'}"
+        f"{folder / 'summary.json'}"
     )
-    return 0
 
 
 if __name__ == "__main__":

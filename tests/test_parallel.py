@@ -43,7 +43,7 @@ def test_a_mesh_that_cannot_be_is_refused(text, message):
 @pytest.mark.parametrize(
     ("names", "shape", "message"),
     [
-        (("embed", "width"), (4, 4), "logical axis 'width' is not in the table"),
+        (("embed", "other"), (4, 4), "logical axis 'other' is not in the table"),
         (("heads", "mlp"), (4, 4), "collide on mesh axes"),
         (("embed", "mlp"), (3, 4), "axis 'embed' of 3 does not divide over the 2 devices"),
     ],

@@ -29,8 +29,7 @@ def train_batches(
     batch_size: int,
     seed: int,
     start_step: int,
-    process_index: int = 0,
-    process_count: int = 1,
+    rows: np.ndarray | None = None,
 ) -> "TrainBatches":
     """Endless training batches from `start_step` on, prepared in a background thread.
 
@@ -40,16 +39,16 @@ def train_batches(
       batch_size: windows a step over all processes.
       seed: chooses the order of the windows, in every epoch.
       start_step: the step whose batch comes first.
-      process_index, process_count: this process takes its contiguous rows of the global batch;
-        the global batch does not depend on the number of processes.
+      rows: which rows of the global batch this process takes, ascending; None for all. The global
+        batch does not depend on who takes what.
 
     Returns:
-      An iterator of {'tokens': int32 (batch_size / process_count, T + 1)}. `close` ends its thread.
+      An iterator of {'tokens': int32 (rows, T + 1)}. `close` ends its thread.
 
-    Raises UserError if the split has less than one window or processes do not divide the batch.
+    Raises UserError if the split has less than one window.
     """
     n_windows = count_train_windows(data, sequence_length)
-    rows = _rows_of_process(batch_size, process_index, process_count)
+    rows = _checked_rows(batch_size, rows)
     if seed < 0 or start_step < 0:
         raise UserError(f"seed={seed} and start_step={start_step} have to be 0 or more")
     steps_a_block = max(1, BLOCK_TOKENS // (len(rows) * (sequence_length + 1)))
@@ -109,16 +108,16 @@ def validation_batches(
     sequence_length: int,
     batch_size: int,
     max_windows: int | None = None,
-    process_index: int = 0,
-    process_count: int = 1,
+    rows: np.ndarray | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
     """The held-out text in order, every token but the first a target exactly once.
 
     Args:
       data: prepared data.
       sequence_length: T, targets a window.
-      batch_size: windows a batch over all processes; each process takes its contiguous rows.
+      batch_size: windows a batch over all processes.
       max_windows: only this many windows from the start; None for all.
+      rows: which rows of each batch this process takes, ascending; None for all.
 
     Returns:
       An iterator, equally long in each process, of
@@ -128,9 +127,9 @@ def validation_batches(
         'bytes'  int32 (B, T): bytes of text the target covers, 0 under the mask, so that
                  Σ nats · mask / (ln 2 · Σ bytes) is bits per byte.
 
-    Raises UserError if there is no target or processes do not divide the batch.
+    Raises UserError if there is no target.
     """
-    rows = _rows_of_process(batch_size, process_index, process_count)
+    rows = _checked_rows(batch_size, rows)
     if sequence_length < 1 or (max_windows is not None and max_windows < 1):
         raise UserError(
             f"sequence_length={sequence_length} and max_windows={max_windows} have to be 1 or more"
@@ -145,23 +144,24 @@ def validation_batches(
 def _validation_batches(
     data: TokenData, T: int, batch_size: int, rows: np.ndarray, n_windows: int, n_targets: int
 ) -> Iterator[dict[str, np.ndarray]]:
+    runs = np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows) > 1) + 1)
     for first in range(0, n_windows, batch_size):
-        start = (first + int(rows[0])) * T
-        targets = np.arange(start, start + len(rows) * T).reshape(len(rows), T)
-        mask = targets < n_targets
-        length = len(rows) * T + 1
-        flat = np.full(length, data.end_of_text_id, np.int32)
-        covered = np.zeros(length, np.int32)
-        if start < n_targets:
+        tokens = np.full((len(rows), T + 1), data.end_of_text_id, np.int32)
+        covered = np.zeros((len(rows), T), np.int32)
+        mask = (first + rows)[:, None] * T + np.arange(T) < n_targets
+        for run in runs:  # of rows that follow each other in the text
+            start = (first + int(rows[run[0]])) * T
+            if start >= n_targets:
+                continue
+            length = len(run) * T + 1
             found = data.validation.read(start, min(length, n_targets + 1 - start))
+            flat = np.full(length, data.end_of_text_id, np.int32)
             flat[: len(found)] = found
-            covered[: len(found)] = data.validation_bytes.read(start, len(found))
-        windows = np.lib.stride_tricks.sliding_window_view(flat, T + 1)[::T]
-        yield {
-            "tokens": np.ascontiguousarray(windows),
-            "mask": mask,
-            "bytes": covered[1:].reshape(len(rows), T),
-        }
+            tokens[run] = np.lib.stride_tricks.sliding_window_view(flat, T + 1)[::T]
+            n_bytes = np.zeros(length, np.int32)
+            n_bytes[: len(found)] = data.validation_bytes.read(start, len(found))
+            covered[run] = n_bytes[1:].reshape(len(run), T)
+        yield {"tokens": tokens, "mask": mask, "bytes": covered}
 
 
 def count_train_windows(data: TokenData, sequence_length: int) -> int:
@@ -177,8 +177,7 @@ def count_train_windows(data: TokenData, sequence_length: int) -> int:
     return n_windows
 
 
-def _rows_of_process(batch_size: int, process_index: int, process_count: int) -> np.ndarray:
-    if batch_size < 1 or batch_size % process_count:
-        raise UserError(f"batch_size={batch_size} does not divide over {process_count} processes")
-    n_rows = batch_size // process_count
-    return np.arange(process_index * n_rows, (process_index + 1) * n_rows)
+def _checked_rows(batch_size: int, rows: np.ndarray | None) -> np.ndarray:
+    if batch_size < 1:
+        raise UserError(f"batch_size={batch_size} has to be 1 or more")
+    return np.arange(batch_size) if rows is None else rows

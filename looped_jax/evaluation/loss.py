@@ -48,6 +48,7 @@ def validation_loss(
     max_windows: int,
     chunk: int,
     recurrences: int,
+    after_batch: Callable[[], None] = lambda: None,
 ) -> ValidationLoss:
     """Scores the held-out text in windows of `sequence_length` targets.
 
@@ -57,6 +58,7 @@ def validation_loss(
       max_windows: only the first so many windows; 0 for all.
       chunk: most tokens whose logits exist at one time.
       recurrences: depth; one compiled step serves them all.
+      after_batch: called after each batch; may raise, to stop.
     """
     scorer = window_scorer(model, chunk, mesh)
     nats, tokens, n_bytes = [], [], 0
@@ -65,24 +67,28 @@ def validation_loss(
         sequence_length=sequence_length,
         batch_size=batch_size,
         max_windows=max_windows or None,
-        process_index=jax.process_index(),
-        process_count=jax.process_count(),
+        rows=parallel.local_rows(mesh, batch_size),
     )
     for batch in batches:
         on_device = parallel.global_batch(batch, mesh)
         scored = scorer(
             params, on_device["tokens"], on_device["mask"], on_device["bytes"],
-            jnp.int32(recurrences),
+            np.int32(recurrences),
         )  # fmt: skip
         window_nats, window_tokens, batch_bytes = jax.device_get(scored)
         nats.append(window_nats)
         tokens.append(window_tokens)
         n_bytes += int(batch_bytes)
+        after_batch()
     return _summarise(np.concatenate(nats), np.concatenate(tokens), n_bytes)
 
 
 def validation_loss_of_run(
-    run: RunConfig, params: Any, data: TokenData, mesh: Mesh
+    run: RunConfig,
+    params: Any,
+    data: TokenData,
+    mesh: Mesh,
+    after_batch: Callable[[], None] = lambda: None,
 ) -> ValidationLoss:
     """The loss that a run's summary states: its windows, at its depth."""
     return validation_loss(
@@ -92,6 +98,7 @@ def validation_loss_of_run(
         max_windows=run.evaluation.max_windows,
         chunk=run.loss.chunk,
         recurrences=run.model.recurrences,
+        after_batch=after_batch,
     )  # fmt: skip
 
 

@@ -74,8 +74,7 @@ def run_batches(
         sequence_length=run.data.sequence_length,
         batch_size=B,
         max_windows=windows.stop,
-        process_index=jax.process_index(),
-        process_count=jax.process_count(),
+        rows=parallel.local_rows(trained.mesh, B),
     )
     display = trained.display if name else Display(Console(quiet=True))
     with display.track(f"{run.name} {name}", len(windows), unit="windows") as progress:

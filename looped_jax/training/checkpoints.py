@@ -16,25 +16,23 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, get_args
+from typing import Any, Literal, Self, get_args
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
-from jax.experimental import multihost_utils
 from jax.sharding import SingleDeviceSharding
 
+from looped_jax import processes
 from looped_jax.errors import UserError
 from looped_jax.training import checkpoint_files as files
 from looped_jax.training import checkpoint_trees as trees
 
 Resume = Literal["may", "must", "no"]
-T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 _SLOW_WAIT_S = 1.0
@@ -148,7 +146,7 @@ class Checkpoints:
 
         if jax.process_index() > 0:
             finish()
-        _on_process_0(finish)
+        processes.on_process_0(finish, (UserError, SaveFailed))
 
     def latest_step(self) -> int | None:
         """Step of the newest complete checkpoint (its content is not verified), or None."""
@@ -172,7 +170,7 @@ class Checkpoints:
         if resume not in get_args(Resume):
             raise UserError(f"resume={resume!r}: allowed are {', '.join(get_args(Resume))}")
         self.wait()
-        step = _on_process_0(lambda: self._choose(resume))
+        step = processes.on_process_0(lambda: self._choose(resume))
         return None if step is None else _load(self.folder, step, abstract_state)
 
     def close(self) -> None:
@@ -264,7 +262,7 @@ def restore_params(folder: Path, abstract_params: Any, step: int | None = None) 
             raise UserError(f"{folder} holds no checkpoint")
         return chosen
 
-    chosen = _on_process_0(choose)
+    chosen = processes.on_process_0(choose)
     restored = _load(folder, chosen, {"params": abstract_params})
     return Restored(restored.step, restored.state["params"], restored.extra)
 
@@ -322,22 +320,3 @@ def _target(leaf: Any) -> jax.ShapeDtypeStruct:
             raise ValueError("with several processes every array to restore needs a sharding")
         sharding = SingleDeviceSharding(jax.devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-
-
-def _on_process_0(decide: Callable[[], T]) -> T:
-    """Runs `decide` on process 0 and gives its JSON result, or its error, to all processes."""
-    if jax.process_count() == 1:
-        return decide()
-    outcome: dict[str, Any] = {}
-    if jax.process_index() == 0:
-        try:
-            outcome["value"] = decide()
-        except (UserError, SaveFailed) as error:
-            outcome = {"error": str(error), "save_failed": isinstance(error, SaveFailed)}
-    message = np.frombuffer(json.dumps(outcome).encode(), np.uint8)
-    length = int(multihost_utils.broadcast_one_to_all(np.int32(message.size)))
-    message = np.resize(message, length)
-    outcome = json.loads(multihost_utils.broadcast_one_to_all(message).tobytes())
-    if "error" in outcome:
-        raise (SaveFailed if outcome["save_failed"] else UserError)(outcome["error"])
-    return outcome["value"]

@@ -4,18 +4,20 @@ import signal
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from looped_jax import processes
+
 
 class Interrupted(Exception):
-    """A run was asked to stop; its checkpoint is saved and the same command goes on.
+    """A run was asked to stop; what it had is saved and the same command goes on.
 
     Attributes:
-      step: optimiser steps done.
+      step: optimiser steps done; None where that was not yet known.
       signal_number: SIGINT or SIGTERM.
     """
 
-    def __init__(self, step: int, signal_number: int):
+    def __init__(self, step: int | None, signal_number: int):
         name = signal.Signals(signal_number).name
-        super().__init__(f"{name} after step {step}")
+        super().__init__(f"{name} " + (f"after step {step}" if step else "before training began"))
         self.step = step
         self.signal_number = signal_number
 
@@ -23,12 +25,32 @@ class Interrupted(Exception):
 class StopRequest:
     """Inside the block, SIGINT and SIGTERM set `signal_number` instead of ending the process.
 
+    In a run of several processes a signal to one of them stops all at the same place: they find
+    out together, in `check` and `poll`, which all have to call equally often.
+
     Works in the main thread only (Python delivers signals there); elsewhere ValueError.
     """
 
     def __init__(self) -> None:
         self.signal_number: int | None = None
+        self._polled: Any = None
         self._before: dict[int, Any] = {}
+
+    def check(self, step: int | None) -> None:
+        """Raises Interrupted if any process was asked to stop; `step` is what it tells."""
+        if number := int(processes.largest(self.signal_number or 0)):
+            raise Interrupted(step, number)
+
+    def poll(self) -> int | None:
+        """The signal that any process got, without holding up the devices.
+
+        With several processes a signal shows up one call late, when the devices have passed it
+        round beside the step before.
+        """
+        asked, self._polled = self._polled, processes.largest(self.signal_number or 0)
+        if isinstance(self._polled, int):
+            asked = self._polled
+        return None if asked is None else int(asked) or None
 
     def __enter__(self) -> Self:
         for number in (signal.SIGINT, signal.SIGTERM):

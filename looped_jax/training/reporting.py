@@ -155,6 +155,31 @@ class MetricsWriter:
         self.close()
 
 
+class NoMetrics:
+    """Stands for the `MetricsWriter` in processes that write nothing."""
+
+    def write(self, step: int, metrics: Mapping[str, Value]) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def last_line_with(path: Path, name: str) -> dict[str, Any]:
+    """The last line of a metrics.jsonl that holds the metric `name`.
+
+    Raises UserError if there is none.
+    """
+    for line in reversed(Path(path).read_bytes().splitlines()):
+        metrics = json.loads(line)
+        if name in metrics:
+            return metrics
+    raise UserError(f"{path} holds no {name}")
+
+
 class Clock:
     """Seconds spent training, over all the times that the run was resumed.
 

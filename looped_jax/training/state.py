@@ -1,10 +1,13 @@
 """The training state: parameters and optimiser state, made sharded, and its shape alone."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh
 
@@ -23,6 +26,7 @@ class TrainState(flax.struct.PyTreeNode):
     optimizer: optimizers.OptimizerState
 
 
+@functools.cache
 def make_optimizer(rule: MuonHRule | AdamWRule) -> optax.GradientTransformationExtraArgs:
     """The optimiser of a config's rule; rates and schedule are given to its update."""
     if isinstance(rule, MuonHRule):
@@ -75,13 +79,18 @@ def init_state(
     model: ModelConfig, optimizer: optax.GradientTransformationExtraArgs, mesh: Mesh, seed: int
 ) -> TrainState:
     """A fresh state, each device making its own part; the same numbers on every mesh."""
+    return _compiled_init(model, optimizer, mesh)(np.uint32(seed))
 
-    def init(seed):
+
+@functools.lru_cache(maxsize=8)
+def _compiled_init(
+    model: ModelConfig, optimizer: optax.GradientTransformationExtraArgs, mesh: Mesh
+) -> Callable[[np.uint32], TrainState]:
+    def init(seed: jax.Array) -> TrainState:
         params = unboxed(init_params(model, seed))
         return TrainState(params, optimizer.init(params))
 
-    shardings = state_shardings(model, optimizer, mesh)
-    return jax.jit(init, out_shardings=shardings)(jnp.uint32(seed))
+    return jax.jit(init, out_shardings=state_shardings(model, optimizer, mesh))
 
 
 def abstract_state(

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh
 
@@ -18,7 +19,7 @@ from looped_jax.training.optimizer import Schedule
 from looped_jax.training.state import TrainState, make_optimizer, state_shardings
 
 Metrics = dict[str, jax.Array]
-Step = Callable[[TrainState, jax.Array, Schedule, jax.Array], tuple[TrainState, Metrics]]
+Step = Callable[[TrainState, jax.Array, Schedule, np.uint32], tuple[TrainState, Metrics]]
 
 
 def train_step(run: RunConfig, mesh: Mesh) -> Step:

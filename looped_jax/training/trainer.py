@@ -1,5 +1,6 @@
 """A run from config to summary, in one ordered function; typed again it goes on where it was."""
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable, Iterator
@@ -7,13 +8,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from looped_jax import parallel
+from looped_jax import parallel, processes
 from looped_jax.config import MAY_CHANGE, RunConfig, resolve, to_json
 from looped_jax.data.pipeline import count_train_windows, train_batches
 from looped_jax.data.shards import TokenData
@@ -25,8 +24,15 @@ from looped_jax.training.checkpoints import Checkpoints, Resume
 from looped_jax.training.interruption import Interrupted, StopRequest
 from looped_jax.training.optimizer import Schedule
 from looped_jax.training.progress import Display, Progress
-from looped_jax.training.reporting import Clock, DeferredMetrics, Diverged, MetricsWriter
-from looped_jax.training.run_folder import RunFolder
+from looped_jax.training.reporting import (
+    Clock,
+    DeferredMetrics,
+    Diverged,
+    MetricsWriter,
+    NoMetrics,
+    last_line_with,
+)
+from looped_jax.training.run_folder import RunFolder, State
 from looped_jax.training.step import train_step
 
 _log = logging.getLogger(__name__)
@@ -48,34 +54,68 @@ def train(config: ConfigDict, workdir: Path, resume: Resume, display: Display) -
     Raises:
       UserError: unusable config, data or folder.
       Diverged: the loss or the gradient is no longer finite; the last good checkpoint stays.
-      Interrupted: SIGINT or SIGTERM; a checkpoint was saved.
+      Interrupted: SIGINT or SIGTERM; all that was done is saved.
     """
     run = resolve(config)
+    processes.check(run.processes.count)
     folder = RunFolder(workdir)
-    with folder.lock():
-        digest = folder.write_config(to_json(config), may_change=MAY_CHANGE)
-        if folder.is_finished():
-            return folder.read_summary()
+    with StopRequest() as stop, _held(folder, config) as (digest, summary):
+        if summary is not None:
+            return summary
         try:
-            summary = _train(run, digest, folder, resume, display)
+            _set_status(folder, "running")
+            summary = _train(run, digest, folder, resume, display, stop)
         except Diverged as error:
-            folder.set_status("diverged", step=error.last_step, reason=str(error))
+            _set_status(folder, "diverged", step=error.last_step, reason=str(error))
             raise
         except Interrupted as error:
-            folder.set_status("interrupted", step=error.step, reason=str(error))
+            _set_status(folder, "interrupted", step=error.step, reason=str(error))
+            raise
+        except KeyboardInterrupt:
+            _set_status(folder, "interrupted", reason="a second Ctrl-C, which stopped it at once")
             raise
         except BaseException as error:
             reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            folder.set_status("failed", reason=reason)
+            _set_status(folder, "failed", reason=reason)
             raise
-        folder.write_summary(summary)
+        if processes.is_first():
+            folder.write_summary(summary)
     return summary
 
 
+@contextlib.contextmanager
+def _held(folder: RunFolder, config: ConfigDict) -> Iterator[tuple[str, dict[str, Any] | None]]:
+    """Process 0 holds the run folder; all hear the config's digest, and the result if there is one.
+
+    Raises:
+      UserError: another process holds the folder, or another run stands there.
+    """
+    with ExitStack() as stack:
+
+        def hold() -> tuple[str, dict[str, Any] | None]:
+            stack.enter_context(folder.lock())
+            digest = folder.write_config(to_json(config), may_change=MAY_CHANGE)
+            return digest, folder.read_summary() if folder.is_finished() else None
+
+        digest, summary = processes.on_process_0(hold)
+        yield digest, summary
+
+
+def _set_status(folder: RunFolder, state: State, **what: Any) -> None:
+    if processes.is_first():
+        folder.set_status(state, **what)
+
+
 def _train(
-    run: RunConfig, digest: str, folder: RunFolder, resume: Resume, display: Display
+    run: RunConfig,
+    digest: str,
+    folder: RunFolder,
+    resume: Resume,
+    display: Display,
+    stop: StopRequest,
 ) -> dict[str, Any]:
-    data = open_data(run)
+    data = processes.everywhere(lambda: open_data(run))
+    processes.same_everywhere("the digest of the data", data.digest)
     mesh = parallel.mesh_from_text(run.mesh)
     parallel.check_batch(mesh, run.data.batch_size)
     parallel.check_batch(mesh, run.evaluation.batch_size)
@@ -84,24 +124,25 @@ def _train(
     with ExitStack() as stack:
         stack.enter_context(parallel.active(mesh))
         checkpoints = stack.enter_context(Checkpoints(folder.checkpoints_path, run.checkpoint.keep))
+        stop.check(None)
         restored = checkpoints.restore(states.abstract_state(run.model, optimizer, mesh), resume)
         if restored is None:
-            state, start, clock = (
-                states.init_state(run.model, optimizer, mesh, run.seed),
-                0,
-                Clock(),
-            )
+            state = states.init_state(run.model, optimizer, mesh, run.seed)
+            start, clock, unvalidated = 0, Clock(), False
         else:
             _check_same_data(restored.extra["data_digest"], data, folder)
             state, start = restored.state, restored.step
             clock = Clock.from_state_dict(restored.extra["clock"])
+            unvalidated = restored.extra["unvalidated"]
             _log.info("%s goes on after step %d", run.name, start)
-        folder.set_status("running", step=start)
-        loop = _Loop(run, data, mesh, schedule, checkpoints, clock, folder)
-        state = loop.run(state, start, display)
+        _set_status(folder, "running", step=start)
+        stop.check(start)
+        loop = _Loop(run, data, mesh, schedule, checkpoints, clock, folder, stop)
+        state = loop.run(state, start, unvalidated, display)
         with clock.paused():
-            final = loop.validate(state.params)
-    return summarise(run, digest, data, final, loop.last_metrics, clock.seconds)
+            final = loop.validate(state.params, run.steps)
+    last = processes.on_process_0(lambda: last_line_with(folder.metrics_path, "loss"))
+    return summarise(run, digest, data, final, last, clock.seconds)
 
 
 @dataclasses.dataclass
@@ -115,21 +156,30 @@ class _Loop:
     checkpoints: Checkpoints
     clock: Clock
     folder: RunFolder
-    last_metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
+    stop: StopRequest
 
-    def run(self, state: states.TrainState, start: int, display: Display) -> states.TrainState:
-        """Runs the steps after `start`; what is saved after a step can be gone on from exactly."""
+    def run(
+        self, state: states.TrainState, start: int, unvalidated: bool, display: Display
+    ) -> states.TrainState:
+        """Runs the steps after `start`; what is saved after a step can be gone on from exactly.
+
+        `unvalidated` says that a stop at `start` kept that step's validation from being done.
+        """
         run, total = self.run_config, self.run_config.steps
-        step_fn, seed = train_step(run, self.mesh), jnp.uint32(run.seed)
+        step_fn, seed = train_step(run, self.mesh), np.uint32(run.seed)
         with ExitStack() as stack:
-            writer = stack.enter_context(MetricsWriter(self.folder.path, start))
+            writer: MetricsWriter | NoMetrics = NoMetrics()
+            if processes.is_first():
+                writer = MetricsWriter(self.folder.path, start)
+            stack.callback(writer.close)
             progress = stack.enter_context(
                 display.track(run.name, total, unit="steps", start=start, rate_unit="tokens",
                               rate_scale=run.batch_tokens)
             )  # fmt: skip
+            if unvalidated:
+                writer.write(start, _validation_metrics(self.validate(state.params, start)))
             batches = self._batches(start)
             stack.callback(batches.close)  # type: ignore[attr-defined]
-            stop = stack.enter_context(StopRequest())
             metrics = DeferredMetrics(
                 self._sink(writer, progress), start, watched=("loss", "gradient_norm")
             )
@@ -138,26 +188,44 @@ class _Loop:
                 state, values = step_fn(state, batch["tokens"], self.schedule, seed)
                 if step % run.log.every_steps == 0 or step == total:
                     metrics.push(step, values)
-                if _due(step, run.evaluation.every_steps) and step < total:
-                    with self.clock.paused():
-                        metrics.flush()
-                        writer.write(step, _validation_metrics(self.validate(state.params)))
-                stopping = stop.signal_number is not None
-                if _due(step, run.checkpoint.every_steps) or step == total or stopping:
+                unvalidated = _due(step, run.evaluation.every_steps) and step < total
+                interrupted = self._asked_to_stop(step)
+                if unvalidated and interrupted is None:
+                    metrics.flush()
+                    interrupted = self._validate_between(step, state.params, writer)
+                    unvalidated = interrupted is not None
+                if _due(step, run.checkpoint.every_steps) or step == total or interrupted:
                     # Never save what is not finite: look at this step's numbers first.
                     metrics.push(step, values)
                     metrics.flush()
                     writer.flush()
-                    self._save(step, state)
-                if stop.signal_number is not None and step < total:
+                    self._save(step, state, unvalidated)
+                if interrupted:
                     self.checkpoints.wait()
-                    raise Interrupted(step, stop.signal_number)
+                    raise interrupted
             self.checkpoints.wait()
         return state
 
-    def validate(self, params: Any) -> ValidationLoss:
-        """Loss on the held-out text at the config's depth."""
-        return validation_loss_of_run(self.run_config, params, self.data, self.mesh)
+    def validate(self, params: Any, step: int) -> ValidationLoss:
+        """Loss on the held-out text at the config's depth. Raises Interrupted, between batches."""
+        return validation_loss_of_run(
+            self.run_config, params, self.data, self.mesh, lambda: self.stop.check(step)
+        )
+
+    def _asked_to_stop(self, step: int) -> Interrupted | None:
+        number = self.stop.poll()
+        return Interrupted(step, number) if number else None
+
+    def _validate_between(
+        self, step: int, params: Any, writer: MetricsWriter | NoMetrics
+    ) -> Interrupted | None:
+        """Validates in the middle of training. Returns what stopped it, if anything did."""
+        with self.clock.paused():
+            try:
+                writer.write(step, _validation_metrics(self.validate(params, step)))
+            except Interrupted as interrupted:
+                return interrupted
+        return None
 
     def _batches(self, start: int) -> Iterator[dict[str, np.ndarray]]:
         run = self.run_config
@@ -167,11 +235,10 @@ class _Loop:
             batch_size=run.data.batch_size,
             seed=run.seed,
             start_step=start,
-            process_index=jax.process_index(),
-            process_count=jax.process_count(),
+            rows=parallel.local_rows(self.mesh, run.data.batch_size),
         )
 
-    def _sink(self, writer: MetricsWriter, progress: Progress) -> Callable[..., None]:
+    def _sink(self, writer: MetricsWriter | NoMetrics, progress: Progress) -> Callable[..., None]:
         run = self.run_config
         written = 0
 
@@ -182,7 +249,6 @@ class _Loop:
             written = step
             seconds = self.clock.seconds
             progress.update(step, values["loss"])
-            self.last_metrics = values
             rates = {"tokens": step * run.batch_tokens, "seconds": seconds}
             if progress.rate is not None:
                 rates["tokens_per_second"] = progress.rate
@@ -190,10 +256,14 @@ class _Loop:
 
         return sink
 
-    def _save(self, step: int, state: states.TrainState) -> None:
-        extra = {"clock": self.clock.state_dict(), "data_digest": self.data.digest}
+    def _save(self, step: int, state: states.TrainState, unvalidated: bool) -> None:
+        extra = {
+            "clock": self.clock.state_dict(),
+            "data_digest": self.data.digest,
+            "unvalidated": unvalidated,
+        }
         self.checkpoints.save(step, state, extra)
-        self.folder.set_status("running", step=step)
+        _set_status(self.folder, "running", step=step)
 
 
 def open_data(run: RunConfig) -> TokenData:
@@ -242,7 +312,7 @@ def summarise(
         "loss_standard_error": final.standard_error,
         "bits_per_byte": final.bits_per_byte,
         "validation_tokens": final.tokens,
-        "train_loss": last_metrics.get("loss"),
+        "train_loss": last_metrics["loss"],
         "seed": run.seed,
         "injection": run.model.injection,
         "backprop_recurrences": run.model.backprop_recurrences,

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from looped_jax.data.prepare import prepare
 from looped_jax.errors import UserError
+from looped_jax.evaluation import loss
 from looped_jax.training import step as steps
 from looped_jax.training import trainer
 from looped_jax.training.interruption import Interrupted
@@ -110,6 +111,92 @@ def test_interrupted_and_resumed_equals_straight(straight, data, tmp_path, monke
     summary = run(tiny_config(data.folder), workdir, resume="must")
     assert without_times(summary) == without_times(straight[1])
     assert metrics(workdir) == metrics(straight[0])
+
+
+def signalled(call, *numbers, at=1):
+    """`call`, which sends this process the signals when it is called for the `at`th time."""
+    count = 0
+
+    def calling(*args, **kwargs):
+        nonlocal count
+        count += 1
+        if count == at:
+            for number in numbers:
+                os.kill(os.getpid(), number)
+        return call(*args, **kwargs)
+
+    return calling
+
+
+def interrupt(patched, name, *numbers, at=1):
+    """A patch of the trainer with that behaviour."""
+    return lambda patch: patch.setattr(
+        patched, name, signalled(getattr(patched, name), *numbers, at=at)
+    )
+
+
+TERM = signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("moment", "message"),
+    [
+        (interrupt(trainer, "open_data", TERM), "SIGTERM before training began"),
+        (interrupt(trainer.Checkpoints, "restore", TERM), "SIGTERM before training began"),
+        (interrupt(trainer.states, "init_state", TERM), "SIGTERM before training began"),
+        (interrupt(trainer, "train_step", TERM), "SIGTERM after step 1"),
+        (interrupt(trainer.parallel, "check_batch", signal.SIGINT), "SIGINT before training began"),
+        # Validation after steps 5 and 10, and at the end; of four batches each.
+        (interrupt(trainer, "validation_loss_of_run", TERM), "SIGTERM after step 5"),
+        (interrupt(loss, "window_scorer", TERM, at=2), "SIGTERM after step 10"),
+        (interrupt(trainer, "validation_loss_of_run", TERM, at=3), "SIGTERM after step 12"),
+    ],
+)  # fmt: skip
+def test_interrupted_at_any_moment(data, validated, tmp_path, monkeypatch, moment, message):
+    workdir, config = tmp_path / "run", validated_config(data)
+    with monkeypatch.context() as patch:
+        moment(patch)
+        with pytest.raises(Interrupted, match=message):
+            run(config, workdir)
+    status = RunFolder(workdir).status()
+    assert (status.state, status.reason) == ("interrupted", message)
+    assert not (workdir / "summary.json").exists()
+    assert without_times(run(config, workdir)) == without_times(validated[1])
+    assert metrics(workdir) == metrics(validated[0])
+
+
+def validated_config(data):
+    config = tiny_config(data.folder)
+    config.evaluation.every_steps = 5
+    return config
+
+
+@pytest.fixture(scope="module")
+def validated(data, tmp_path_factory):
+    """(run folder, summary) of an undisturbed run with validation in between."""
+    workdir = tmp_path_factory.mktemp("runs") / "validated"
+    return workdir, run(validated_config(data), workdir)
+
+
+def test_a_second_interrupt_stops_at_once(straight, data, tmp_path, monkeypatch):
+    workdir = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        interrupt(trainer.states, "init_state", signal.SIGINT, signal.SIGINT)(patch)
+        with pytest.raises(KeyboardInterrupt):
+            run(tiny_config(data.folder), workdir)
+    assert RunFolder(workdir).status().state == "interrupted"
+    assert "second Ctrl-C" in RunFolder(workdir).status().reason
+    assert without_times(run(tiny_config(data.folder), workdir)) == without_times(straight[1])
+
+
+def test_an_interruption_does_not_forget_the_step(data, tmp_path, monkeypatch):
+    workdir = tmp_path / "run"
+    for moment in (interrupt(trainer, "train_step", TERM), interrupt(trainer, "open_data", TERM)):
+        with monkeypatch.context() as patch:
+            moment(patch)
+            with pytest.raises(Interrupted):
+                run(tiny_config(data.folder), workdir)
+    assert RunFolder(workdir).status().step == 1
 
 
 def test_killed_and_typed_again_equals_straight(data, tmp_path):
