@@ -5,6 +5,7 @@ MIN_DOCUMENTS the windows of T tokens stand for them; results name the unit.
 """
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -99,10 +100,16 @@ class Bootstrap:
         order = np.argsort(values_N)
         ranked = np.asarray(values_N, np.float64)[order]
         out = []
-        for weights_U in [np.ones(self.units), *self.weights_SU[:resamples]]:
-            cumulative = np.cumsum(weights_U[self._unit_N[order]])
+        for weights_N in self.token_weights(resamples):
+            cumulative = np.cumsum(weights_N[order])
             out.append(ranked[np.searchsorted(cumulative, cumulative[-1] / 2)])
         return np.asarray(out)
+
+    def token_weights(self, resamples: int) -> Iterator[np.ndarray]:
+        """How often each token counts (N,): once in the text, then as the resamples draw it."""
+        yield np.ones(len(self._unit_N))
+        for weights_U in self.weights_SU[:resamples]:
+            yield weights_U[self._unit_N]
 
 
 def estimate(values_S: np.ndarray) -> Estimate:

@@ -18,7 +18,8 @@ class Settings:
       max_windows: held-out windows that a suite scores; 0 takes the config's number.
       depths: of the depth suite; () for every depth up to twice the mean training depth and a
         quarter of the mean apart up to four times.
-      recurrences: R, loops that convergence and exits run; 0 for twice the mean training depth.
+      recurrences: R, loops that convergence, exits and readout run; 0 for twice the mean training
+        depth.
       epsilons: thresholds on the KL divergence in nats, at which tokens count as settled and exit.
       policies: exit policies by name; () for all that there are.
       carries: what an exited token shows to others, by name; () for all.
@@ -68,7 +69,7 @@ class Settings:
         return tuple(depth for depth in depths if depth <= deepest(run))
 
     def chosen_recurrences(self, run: RunConfig) -> int:
-        """R of convergence and exits.
+        """R of convergence, exits and readout.
 
         Raises:
           UserError: more than the lane table of hyperconnections has, or fewer than two loops.

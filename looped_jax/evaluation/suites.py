@@ -7,6 +7,7 @@ from looped_jax.evaluation.convergence import convergence_suite
 from looped_jax.evaluation.depth import depth_suite
 from looped_jax.evaluation.exits import exits_suite
 from looped_jax.evaluation.loss import validation_loss_of_run
+from looped_jax.evaluation.readout import readout_suite
 from looped_jax.evaluation.trained import Trained
 
 # A suite returns its part of summary.json; larger tables it writes into the run folder itself.
@@ -29,4 +30,5 @@ SUITES: dict[str, Suite] = {
     "depth": depth_suite,
     "convergence": convergence_suite,
     "exits": exits_suite,
+    "readout": readout_suite,
 }

@@ -13,6 +13,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from looped_jax import parallel
+from looped_jax.evaluation.scale import expand
+from looped_jax.evaluation.scale import norm as state_norm
 from looped_jax.model.config import ModelConfig
 from looped_jax.model.lm import LoopedLM
 
@@ -113,7 +115,7 @@ def moved(old: Array, new: Array, change: Array) -> tuple[Array, dict[str, Array
     new_change = new - old
     size = state_norm(new)
     length_of_old = state_norm(old)
-    unit = lambda x: x / jnp.maximum(jnp.expand_dims(state_norm(x), _state_axes(x)), 1e-30)
+    unit = lambda x: x / jnp.maximum(expand(state_norm(x), x), 1e-30)
     u, v = unit(old), unit(new)
     # The arc cosine of a float32 product is blind below 3e-4 radians; this is not.
     angle = 2 * jnp.arctan2(state_norm(u - v), state_norm(u + v))
@@ -122,15 +124,6 @@ def moved(old: Array, new: Array, change: Array) -> tuple[Array, dict[str, Array
         "angle": jnp.where(length_of_old > 0, angle, jnp.inf),
         "second_order": state_norm(new_change - change) / size,
     }
-
-
-def state_norm(state: Array) -> Array:
-    """‖h‖ of every token (B, T), over the width and, with hyperconnections, the lanes."""
-    return jnp.sqrt(jnp.sum(jnp.square(state), _state_axes(state)))
-
-
-def _state_axes(state: Array) -> tuple[int, ...]:
-    return (-1,) if state.ndim == 3 else (0, -1)
 
 
 def distributions(
