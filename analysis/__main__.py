@@ -14,6 +14,7 @@ from analysis import (
     exits_command,
     fit_command,
     isoflop_command,
+    readout_command,
     report,
     reproduce,
 )
@@ -27,6 +28,7 @@ COMMANDS = (
     compare_command,
     convergence_command,
     exits_command,
+    readout_command,
     report,
     reproduce,
 )

@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
-from analysis import convergence_sections, exits_sections, fit_sections, scaling_sections
+from analysis import (
+    convergence_sections,
+    exits_sections,
+    fit_sections,
+    readout_sections,
+    scaling_sections,
+)
 from analysis.allocation import allocate
 from analysis.arguments import (
     add_effort_arguments,
@@ -39,6 +45,7 @@ MEASUREMENTS: Sequence[Measurement] = (
     convergence_sections.elastic_depth,
     convergence_sections.settling,
     exits_sections.exits_section,
+    readout_sections.readout_section,
 )
 
 FILES = {
