@@ -25,7 +25,13 @@ class Ended:
 
 
 class Backend(Protocol):
-    """Executes runs. How far each is stands in its run folder and is read there."""
+    """Executes runs. How far each is stands in its run folder and is read there.
+
+    Attributes:
+      stopping: what happens to the runs when a sweep is asked to stop, in words.
+    """
+
+    stopping: str
 
     def submit(self, groups: Sequence[Sequence[PlannedRun]]) -> None:
         """Takes over runs; those of one group share compiled programs. First groups first."""
@@ -34,15 +40,15 @@ class Backend(Protocol):
         """Waits at most so long for runs to end; returns those that have since the last call."""
 
     def active(self) -> list[PlannedRun | None]:
-        """The run that each worker is at, None for an idle one."""
+        """The run that each worker or job is at, None for an idle one."""
 
     def is_busy(self) -> bool:
         """Whether a run that was submitted has not ended yet."""
 
     def stop(self) -> list[Ended]:
-        """Lets the active runs save a checkpoint and end, and drops the waiting ones."""
+        """Ends what cannot go on without the sweep: active runs save a checkpoint first."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *error: object) -> None:
-        """Ends at once what is still active."""
+        """Ends at once what cannot go on without the sweep."""

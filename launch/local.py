@@ -34,6 +34,8 @@ class WorkersBroken(UserError):
 class LocalBackend:
     """Workers that take runs from a schedule until none is waiting."""
 
+    stopping = "stopping: runs save a checkpoint (again Ctrl-C: at once)"
+
     def __init__(self, environments: Sequence[Mapping[str, str]], logs: Path):
         """
         Args:

@@ -1,42 +1,51 @@
-"""Runs a study: a grid of runs, several at a time.
+"""Runs a study: a grid of runs, several at a time, on this machine or on a Slurm cluster.
 
     python -m launch.sweep --study=configs/studies/quickstart.py --out=runs/quickstart --dry_run
     python -m launch.sweep --study=configs/studies/quickstart.py --out=runs/quickstart
+    python -m launch.sweep --study=… --out=… --backend=slurm --slurm_partition=gpu --slurm_gpus=1
 
-Typed again it goes on: finished runs stay, interrupted ones resume from their last checkpoint,
-failed ones are tried again. A run that diverged stays too, since it would again. Exit status 0 when
-every run is finished, 1 when one is not, 130 when interrupted.
+Typed again it goes on: finished runs stay, interrupted ones resume from their last checkpoint. A
+run that diverged stays too, since it would again. On this machine failed runs are tried again. Exit
+status 0 when every run is finished, 1 when one is not, 130 when interrupted.
+
+With --backend=slurm it submits what is missing, says how every run is, and ends (--wait: when the
+jobs have). Runs in the queue are left alone; failed ones are listed with their last lines and, with
+--retry_failed, submitted again. Exit status 0 when every run is finished or in the queue.
 """
 
 import contextlib
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jax
 from absl import flags
 from rich.console import Console
 
-from launch import lock
+from launch import lock, resources
 from launch.backend import Backend, Ended
 from launch.display import SweepDisplay, failure_lines, is_over
+from launch.estimate import describe_plan
 from launch.local import LocalBackend
-from launch.machine import this_machine, worker_environments
+from launch.machine import worker_environments
+from launch.resources import resources_from_flags
+from launch.slurm import Job, SlurmBackend
 from launch.snapshot import Snapshot, snapshot
 from launch.study import PlannedRun, Study, group_by_shape, load_study, refuse_strangers
-from launch.table import planned_table, results_table
+from launch.table import results_table
 from looped_jax import cli
 from looped_jax.errors import UserError
 from looped_jax.files import writable_folder
 from looped_jax.training.interruption import StopRequest
-from looped_jax.training.progress import format_seconds
 
 UNFINISHED_STATUS = 1
-# What training reaches of a machine's matrix rate, before a run has told.
-ASSUMED_SHARE = 0.2
+# States of runs that a cluster is given; None is a run that never started.
+MISSING = (None, "running", "interrupted")
 POLL_SECONDS = 0.25
+LOCAL_OPTIONS = ("workers",)
+SLURM_OPTIONS = ("slurm_job", "retry_failed", "wait")
 
 
 def run_study(study: Study, out: Path, workers: int | None, console: Console, again: str) -> int:
@@ -95,7 +104,7 @@ def _execute(
                 take(backend.poll(POLL_SECONDS))
                 display.refresh(backend.active())
                 if stop.signal_number is not None:
-                    _say(console, "stopping: runs save a checkpoint (again Ctrl-C: at once)")
+                    _say(console, backend.stopping)
                     take(backend.stop())
                     return cli.INTERRUPTED_STATUS, outcomes
         except KeyboardInterrupt:  # the second Ctrl-C
@@ -107,7 +116,22 @@ def _report(study: Study, outcomes: dict[str, Ended], console: Console, again: s
     """Prints the table of results and what is missing."""
     states = {run.name: snapshot(run) for run in study.runs}
     _say(console, "\n" + results_table(study.runs, states))
-    missing = [run for run in study.runs if states[run.name].state != "finished"]
+    status = _name_unfinished(study, study.runs, outcomes, console)
+    if any(outcome.state == "failed" for outcome in outcomes.values()):
+        _say(console, f"failed runs are tried again by: {again}")
+    return status
+
+
+def _name_unfinished(
+    study: Study, runs: Sequence[PlannedRun], outcomes: dict[str, Ended], console: Console
+) -> int:
+    """Says which of these runs are not finished, and why.
+
+    Returns:
+      0 if all are, 1 if not.
+    """
+    states = {run.name: snapshot(run) for run in runs}
+    missing = [run for run in runs if states[run.name].state != "finished"]
     if not missing:
         return 0
     _say(console, f"\n{len(missing)} of {len(study.runs)} runs did not finish:")
@@ -116,43 +140,72 @@ def _report(study: Study, outcomes: dict[str, Ended], console: Console, again: s
         _say(console, f"{ended.state} {run.name}: {ended.reason}")
         if ended.state == "failed":
             _say(console, failure_lines(run))
-    if any(outcome.state == "failed" for outcome in outcomes.values()):
-        _say(console, f"failed runs are tried again by: {again}")
     return UNFINISHED_STATUS
 
 
-def dry_run(study: Study, workers: int | None, console: Console) -> None:
-    """Prints the table of what a sweep would do, with the time that it would take."""
+def submit_study(
+    study: Study,
+    out: Path,
+    backend: SlurmBackend,
+    console: Console,
+    again: str,
+    *,
+    by_shape: bool,
+    retry_failed: bool,
+    wait: bool,
+) -> int:
+    """Submits what is missing of a study to a cluster, and says how every run is.
+
+    Args:
+      study: planned with folders below `out`.
+      backend: for this study and folder.
+      again: the command that goes on.
+      by_shape: one job for all runs that share compiled programs; otherwise one for each run.
+      retry_failed: submit failed runs, too.
+      wait: until no run of the study is in the queue any more, with progress shown.
+
+    Returns:
+      0 if all runs are finished or in the queue, 1 if not, 130 when interrupted while waiting.
+
+    Raises:
+      UserError: another sweep is at work in `out`, it holds runs that the study no longer has, or
+        Slurm does not answer or refuses the jobs.
+    """
+    with _only_sweep_in(writable_folder(out)):
+        refuse_strangers(study, out)
+        jobs = backend.jobs()
+        backend.settle(jobs)
+        states = {run.name: snapshot(run) for run in study.runs}
+        retried = ("failed",) if retry_failed else ()
+        missing = [
+            run
+            for run in study.runs
+            if run.name not in jobs and states[run.name].state in (*MISSING, *retried)
+        ]
+        by_size = sorted(missing, key=lambda run: -run.flops)
+        groups = group_by_shape(missing) if by_shape else [[run] for run in by_size]
+        if groups:
+            backend.submit(groups)
+        _say(console, _queue_heading(study, states, jobs, missing))
+    if wait:
+        at_once = len(jobs) + len(groups)
+        display = SweepDisplay(study, states, at_once, console)
+        status, outcomes = _execute(backend, [], display, console)
+        if status == cli.INTERRUPTED_STATUS:
+            _say(console, f"look again: {again}")
+            return status
+        return _report(study, outcomes, console, again)
+    jobs = backend.jobs()
     states = {run.name: snapshot(run) for run in study.runs}
-    n_workers = len(worker_environments(workers))
-    rate, origin = _flops_per_second(study, states, n_workers)
-    _say(console, planned_table(study.runs, states, rate))
-    left = [run for run in study.runs if not is_over(states[run.name])]
-    seconds = sum(run.flops * (1 - states[run.name].step / run.resolved.steps) for run in left)
-    seconds /= rate * min(n_workers, max(1, len(left)))
-    _say(
-        console,
-        f"\n{study.name}: {len(left)} of {len(study.runs)} runs to do, {study.flops:.2e} FLOPs in "
-        f"all; about {format_seconds(seconds)} for {n_workers} workers at {rate:.2e} FLOP/s each "
-        f"({origin})",
-    )
-
-
-def _flops_per_second(
-    study: Study, states: dict[str, Snapshot], n_workers: int
-) -> tuple[float, str]:
-    """The training rate of one worker, and where the number comes from."""
-    finished = [run for run in study.runs if states[run.name].state == "finished"]
-    if finished:
-        seconds = sum(states[run.name].seconds or 0.0 for run in finished)
-        return sum(run.flops for run in finished) / seconds, "the rate of the finished runs"
-    machine = this_machine()
-    rate = machine.flops_per_second * machine.devices
-    if machine.platform == "cpu":  # simulated devices are no more than its cores
-        rate = machine.flops_per_second
-    return ASSUMED_SHARE * rate / n_workers, (
-        f"assumed: {ASSUMED_SHARE:.0%} of this machine's matrix rate, {rate:.2e} FLOP/s"
-    )
+    _say(console, "\n" + results_table(study.runs, states, jobs))
+    stopped = [run for run in study.runs if run.name not in jobs]
+    status = _name_unfinished(study, stopped, {}, console)
+    if jobs:
+        _say(console, f"\nlook again, and submit what is missing by then: {again}")
+    if any(states[run.name].state == "failed" for run in stopped):
+        option = "" if retry_failed else " --retry_failed"
+        _say(console, f"submit failed runs again: {again}{option}")
+    return status
 
 
 def _heading(study: Study, states: dict[str, Snapshot], n_workers: int) -> str:
@@ -161,6 +214,19 @@ def _heading(study: Study, states: dict[str, Snapshot], n_workers: int) -> str:
     left = len(study.runs) - counts["finished"] - counts["diverged"]
     parts = [f"{len(study.runs)} runs", f"{study.flops:.2e} FLOPs", *over, f"{left} to do"]
     return f"study {study.name}: {', '.join(parts)}; {min(n_workers, left)} workers"
+
+
+def _queue_heading(
+    study: Study, states: dict[str, Snapshot], jobs: dict[str, Job], missing: list[PlannedRun]
+) -> str:
+    counts = Counter(state.state for name, state in states.items() if name not in jobs)
+    told = [f"{counts[state]} {state}" for state in ("finished", "diverged", "failed")
+            if counts[state]]  # fmt: skip
+    parts = [f"{len(study.runs)} runs", f"{study.flops:.2e} FLOPs", *told]
+    return (
+        f"study {study.name}: {', '.join(parts)}, {len(jobs)} in the queue; "
+        f"{len(missing)} submitted"
+    )
 
 
 @contextlib.contextmanager
@@ -179,25 +245,60 @@ def _say(console: Console, text: str) -> None:
 def define_flags() -> None:
     flags.DEFINE_string("study", None, "The study: configs/studies/NAME.py.", required=True)
     flags.DEFINE_string("out", None, "Folder of its runs; made if need be.", required=True)
-    flags.DEFINE_enum("backend", "local", ["local"], "Where the runs are executed.")
-    flags.DEFINE_integer(
-        "workers", None, "Runs at a time. Default: one for each core, or for each accelerator."
-    )
+    flags.DEFINE_enum("backend", "local", ["local", "slurm"], "Where the runs are executed.")
     flags.DEFINE_bool("dry_run", False, "Only print the table of runs.")
     flags.DEFINE_string("data", None, "Prepared data to use in place of every run's data.folder.")
+    flags.DEFINE_float(
+        "flops_per_second", None, "Training rate of one run, for the times that --dry_run tells."
+    )
+    flags.DEFINE_integer(
+        "workers", None,
+        "local: runs at a time. Default: one for each core, or for each accelerator.",
+    )  # fmt: skip
+    flags.DEFINE_enum(
+        "slurm_job", "run", ["run", "shape"],
+        "slurm: a job for each run, or one for all runs that share compiled programs.",
+    )  # fmt: skip
+    flags.DEFINE_bool("retry_failed", False, "slurm: submit failed runs again.")
+    flags.DEFINE_bool("wait", False, "slurm: stay, and show progress until the jobs have ended.")
+    resources.define_flags()
+
+
+def _refuse_options_of_another_backend() -> None:
+    given = flags.FLAGS
+    of_backend = {"local": LOCAL_OPTIONS, "slurm": (*SLURM_OPTIONS, *resources.OPTIONS)}
+    for backend, names in of_backend.items():
+        for name in names:
+            if given[name].present and given.backend != backend:
+                raise UserError(
+                    f"--{name} with --backend={given.backend}; allowed with --backend={backend}"
+                )
 
 
 def main(argv: list[str]) -> int:
     given = flags.FLAGS
+    _refuse_options_of_another_backend()
     jax.config.update("jax_platforms", "cpu")  # accelerators are for the workers
     console = Console()
     out = Path(given.out)
     study = load_study(Path(given.study), out, given.data)
-    if given.dry_run:
-        dry_run(study, given.workers, console)
-        return 0
     again = shlex.join(["python", "-m", "launch.sweep", *sys.argv[1:]])
-    return run_study(study, out, given.workers, console, again)
+    if given.backend == "local":
+        if given.dry_run:
+            workers = len(worker_environments(given.workers))
+            _say(console, describe_plan(study, workers, True, given.flops_per_second))
+            return 0
+        return run_study(study, out, given.workers, console, again)
+    asked = resources_from_flags()
+    if given.dry_run:
+        _say(console, describe_plan(study, asked.at_once, False, given.flops_per_second))
+        return 0
+    backend = SlurmBackend(study, out, asked)
+    by_shape = given.slurm_job == "shape"
+    return submit_study(
+        study, out, backend, console, again,
+        by_shape=by_shape, retry_failed=given.retry_failed, wait=given.wait,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -26,16 +26,28 @@ def planned_table(
     return text_table(header, rows)
 
 
-def results_table(runs: Sequence[PlannedRun], states: Mapping[str, Snapshot]) -> str:
-    """What came out of each run; the loss of an unfinished one is no result and left out."""
+def results_table(
+    runs: Sequence[PlannedRun],
+    states: Mapping[str, Snapshot],
+    jobs: Mapping[str, object] | None = None,
+) -> str:
+    """What came out of each run; the loss of an unfinished one is no result and left out.
+
+    Args:
+      states: by name.
+      jobs: by name, what a scheduler has in its queue; None if there is no scheduler.
+    """
     header = [*_PLAN_HEADER, "loss (nats)", "time", "state"]
+    if jobs is not None:
+        header.append("job")
     rows = []
     for run in runs:
         state = states[run.name]
         finished = state.state == "finished" and state.loss is not None
         loss = f"{state.loss:.4f}" if finished else _ABSENT
         time = _ABSENT if state.seconds is None else format_seconds(state.seconds)
-        rows.append([*_plan_cells(run), loss, time, _state(state)])
+        row = [*_plan_cells(run), loss, time, _state(state)]
+        rows.append(row if jobs is None else [*row, str(jobs.get(run.name, _ABSENT))])
     return text_table(header, rows)
 
 

@@ -2,15 +2,19 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from looped_jax.data.prepare import prepare
 from tests.launch.sweeps import ROOT, TIMEOUT_S, TINY
+
+SLURM_PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue")
 
 
 @pytest.fixture(scope="session")
@@ -40,6 +44,26 @@ def environment(tmp_path_factory):
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
+
+
+@pytest.fixture(scope="session")
+def slurm():
+    """The slurm.conf of a Slurm to submit to: the one of .ci/run, or one started here."""
+    if given := os.environ.get("TEST_SLURM_CONF"):
+        yield given
+        return
+    path = os.pathsep.join([os.environ["PATH"], "/usr/sbin"])
+    if missing := [name for name in SLURM_PROGRAMS if shutil.which(name, path=path) is None]:
+        pytest.skip(
+            f"SLURM IS NOT INSTALLED ({', '.join(missing)} missing): nothing is submitted; "
+            "tests/slurm/slurm.sh install"
+        )
+    folder = tempfile.mkdtemp(prefix="slurm.", dir="/tmp")  # a short path, for sockets
+    script = ROOT / "tests" / "slurm" / "slurm.sh"
+    subprocess.run([script, "start", folder], check=True)
+    yield f"{folder}/slurm.conf"
+    subprocess.run([script, "stop", folder], check=True)
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

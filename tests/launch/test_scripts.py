@@ -11,7 +11,7 @@ import pytest
 
 from tests.launch.sweeps import ROOT
 
-SCRIPTS = ["launch/quickstart.sh", "launch/test.sh", ".ci/run"]
+SCRIPTS = ["launch/quickstart.sh", "launch/test.sh", ".ci/run", "tests/slurm/slurm.sh"]
 REQUIREMENTS = ["requirements.txt", "requirements-test.txt"]
 
 
@@ -26,6 +26,7 @@ def clone(tmp_path):
         shutil.copy(ROOT / name, clone)
         shutil.copy(ROOT / name, clone / ".venv" / f"{name}.installed")
     install_python(clone, 'echo "$PWD: $@"')
+    install_slurm(clone, "exit 0")
     return clone
 
 
@@ -34,6 +35,14 @@ def install_python(clone: Path, body: str) -> None:
     python = clone / ".venv" / "bin" / "python"
     python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exit\n{body}\n')
     python.chmod(0o755)
+
+
+def install_slurm(clone: Path, body: str) -> None:
+    """What .ci/run installs and starts a Slurm with."""
+    script = clone / "tests" / "slurm" / "slurm.sh"
+    script.parent.mkdir(parents=True, exist_ok=True)
+    script.write_text(f'#!/bin/sh\necho "$1" >>"$(dirname "$0")/said"\n{body}\n')
+    script.chmod(0o755)
 
 
 def start(script: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
@@ -72,6 +81,16 @@ def test_all_checks_run(clone):
     expected = "".join(f"{clone}: -m {check}\n" for check in checks)
     assert run(clone / "launch/test.sh") == (0, expected, "")
     assert run(clone / ".ci/run") == (0, expected, "")
+    assert (clone / "tests/slurm/said").read_text() == "install\nstart\nstop\n"
+
+
+@pytest.mark.parametrize("step", ["install", "start"])
+def test_checks_run_without_slurm_and_say_so(clone, step):
+    install_slurm(clone, f'[ "$1" != {step} ] || {{ echo "error: no apt-get" >&2; exit 2; }}')
+    status, output, errors = run(clone / ".ci/run")
+    assert (status, output.count("\n")) == (0, 4)
+    assert errors.startswith("error: no apt-get\nWARNING: there is no Slurm here: ")
+    assert "stop" not in (clone / "tests/slurm/said").read_text()
 
 
 def test_arguments_go_to_pytest_alone(clone):
