@@ -19,6 +19,7 @@ from looped_jax import cli, parallel
 from looped_jax.config import RunConfig, resolve_json
 from looped_jax.data import tokenizer as tokenizers
 from looped_jax.data.shards import TOKENIZER, TokenData
+from looped_jax.data.sources import END_OF_TEXT
 from looped_jax.data.tokenizer import Tokenizer
 from looped_jax.errors import UserError
 from looped_jax.generation.caches import KINDS
@@ -32,43 +33,65 @@ from looped_jax.training.run_folder import RunFolder
 ONE_DEVICE = "data:1,fsdp:1,tensor:1"
 
 
-def load(workdir: Path | str, tokenizer: Path | str | None = None) -> Generator:
+def load(
+    workdir: Path | str, tokenizer: Path | str | None = None, end_of_text: str = END_OF_TEXT
+) -> Generator:
     """A generator with the newest checkpoint of a run folder, on one device.
 
     Args:
       workdir: the run folder; the run need not be finished.
       tokenizer: a tokenizer.json; None for the one of the run.
+      end_of_text: the token of `tokenizer` that ends a document.
 
     Raises:
       UserError: no checkpoint there, or a tokenizer that is missing or does not fit.
     """
-    with opened(workdir, tokenizer, ONE_DEVICE) as generator:
+    with opened(workdir, tokenizer, end_of_text) as generator:
         return generator
 
 
 @contextlib.contextmanager
 def opened(
-    workdir: Path | str, tokenizer: Path | str | None = None, mesh: str = ONE_DEVICE
+    workdir: Path | str,
+    tokenizer: Path | str | None = None,
+    end_of_text: str = END_OF_TEXT,
+    mesh: str = ONE_DEVICE,
 ) -> Iterator[Generator]:
     """A generator with its mesh active inside the block; arguments and errors as of `load`."""
     folder = RunFolder(workdir)
     run = resolve_json(folder.read_config())
-    chosen = run_tokenizer(folder, run) if tokenizer is None else tokenizers.load(tokenizer)
     on_mesh = parallel.mesh_from_text(mesh)
     with parallel.active(on_mesh):
         abstract = states.abstract_params(run.model, on_mesh)
-        params = restore_params(folder.checkpoints_path, abstract).state
-        yield Generator(run.model, params, chosen)
+        restored = restore_params(folder.checkpoints_path, abstract)
+        if tokenizer is None:
+            chosen = run_tokenizer(folder, run, restored.extra.get("data_digest"))
+        else:
+            chosen = tokenizers.load(tokenizer, end_of_text)
+        yield Generator(run.model, restored.state, chosen)
 
 
-def run_tokenizer(folder: RunFolder, run: RunConfig) -> Tokenizer:
-    """The tokenizer that lies in the run folder (of an imported run), or that of its data."""
+def run_tokenizer(folder: RunFolder, run: RunConfig, data_digest: str | None) -> Tokenizer:
+    """The tokenizer that lies in the run folder (of an imported run), or that of its data.
+
+    Args:
+      data_digest: of the data that the model was trained on; None where it is not known.
+
+    Raises:
+      UserError: there is neither, or the data is not what the model was trained on.
+    """
     own = folder.path / TOKENIZER
     if own.exists():
         return tokenizers.load(own, origin.end_of_text(folder.path))
     if not run.data.folder:
         raise UserError(f"{folder.path} has neither a tokenizer nor data: give --tokenizer=FILE")
-    return TokenData.open(run.data.folder).tokenizer()
+    data = TokenData.open(run.data.folder)
+    if data_digest is not None and data.digest != data_digest:
+        raise UserError(
+            f"data in {data.folder} has digest {data.digest[:12]}; allowed for the tokenizer of "
+            f"{folder.path}: {data_digest[:12]}, the data it was trained on"
+        )
+    return data.tokenizer()
 
 
 def define_flags() -> None:
@@ -92,6 +115,7 @@ def define_flags() -> None:
         "(an r-th of the memory, an approximation).",
     )  # fmt: skip
     flags.DEFINE_string("tokenizer", None, "A tokenizer.json; default: the run's.")
+    flags.DEFINE_string("end_of_text", END_OF_TEXT, "Token of --tokenizer that ends a document.")
     flags.DEFINE_string("mesh", ONE_DEVICE, "Devices; tensor:N splits heads and vocabulary.")
 
 
@@ -100,7 +124,8 @@ def main(_: list[str]) -> None:
     depths = _depths(values.recurrences)
     sampling = Sampling(values.temperature, values.top_k, values.top_p, values.seed)
     prompts = values.prompt or [""]
-    with opened(values.workdir, values.tokenizer, values.mesh) as generator:
+    where = (values.workdir, values.tokenizer, values.end_of_text, values.mesh)
+    with opened(*where) as generator:
         depths = depths or [generator.model.recurrences]
         several = len(prompts) > 1 or len(depths) > 1
         # All depths are checked, and one program is compiled for them, before the first is run.

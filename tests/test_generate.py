@@ -79,7 +79,9 @@ def test_folders_without_tokenizer_or_run(run, tmp_path):
     own = tmp_path / "own"
     shutil.copytree(run.path, own)
     config = resolve_json(run.read_config())
-    assert command.run_tokenizer(run, config).vocab_size == 300
+    assert command.run_tokenizer(run, config, None).vocab_size == 300
+    with pytest.raises(UserError, match=r"has digest .*; allowed for the tokenizer of .*: 123, "):
+        command.run_tokenizer(run, config, "123")
     # An imported run has a tokenizer of its own, and says which token ends a document.
     shutil.copy(config.data.folder + "/tokenizer.json", own)
     write_json(own / "imported.json", {"end_of_text": "!"})

@@ -19,11 +19,11 @@ def write_untrained_run(path: Path, config: ConfigDict, params: Any = None) -> R
     folder, run = RunFolder(path), resolve(config)
     if params is None:
         params = jax.jit(lambda: unboxed(init_params(run.model, 0)))()
+    digest = TokenData.open(config.data.folder).digest
     with folder.lock():
         folder.write_config(to_json(config))
         with Checkpoints(folder.checkpoints_path, keep=1) as checkpoints:
-            checkpoints.save(2, {"params": params}, {})
+            checkpoints.save(2, {"params": params}, {"data_digest": digest})
             checkpoints.wait()
-        digest = TokenData.open(config.data.folder).digest
         folder.write_summary({"run": config.name, "loss": 9.9, "data_digest": digest})
     return folder

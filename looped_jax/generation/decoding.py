@@ -98,9 +98,10 @@ def start(
 ) -> Array:
     """h⁰ of tokens at these places. Noise depends on the row's key and the place alone."""
     lm = LoopedLM(model)
-    initial = lambda x, key: lm.apply(
-        {"params": params}, x, method="initial_state", rngs={"state": key}
-    )
+
+    def initial(x: Array, key: Array) -> Any:
+        return lm.apply({"params": params}, x, method="initial_state", rngs={"state": key})
+
     if model.initial_state != "noise":
         return initial(input_BTD, jax.random.key(0))
     at_place = lambda key, place: jax.random.fold_in(jax.random.fold_in(key, _NOISE), place)

@@ -185,7 +185,7 @@ class Generator:
     def _run(self, plan: Plan, sampling: Sampling, stop: Sequence[str]) -> Iterator[Piece]:
         B = len(plan.prompts)
         keys_B, knobs, r = sampling.keys(B), sampling.knobs(), jnp.int32(plan.recurrences)
-        rows = [RowText(self.tokenizer, ids, stop) for ids in plan.prompts]
+        rows = [RowText(self.tokenizer, ids.tolist(), stop) for ids in plan.prompts]
         made, finished = [0] * B, [False] * B
         length_B = np.array([len(ids) for ids in plan.prompts], np.int32)
         tokens_BT = np.zeros((B, plan.prompt_bucket), np.int32)
