@@ -24,17 +24,23 @@ USER_ERROR_STATUS = 2
 INTERRUPTED_STATUS = 130
 
 
-def run(main: Callable[[list[str]], int | None], argv: Sequence[str] | None = None) -> NoReturn:
-    """Runs `main([program name])` under absl and exits.
+def run(
+    main: Callable[[list[str]], int | None],
+    argv: Sequence[str] | None = None,
+    *,
+    takes_arguments: bool = False,
+) -> NoReturn:
+    """Runs `main([program name, …])` under absl and exits.
 
     Args:
       main: returns None or an exit status. May raise UserError.
-      argv: program name and arguments; `sys.argv` if None. Every argument has to be a flag.
+      argv: program name and arguments; `sys.argv` if None.
+      takes_arguments: whether `main` looks at arguments that are no flags; else they are refused.
     """
 
     def guarded(positional: list[str]) -> int | None:
         try:
-            if positional[1:]:
+            if positional[1:] and not takes_arguments:
                 raise UserError(f"unexpected argument {positional[1]!r}: options are --name=value")
             return main(positional)
         except UserError as error:
