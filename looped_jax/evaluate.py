@@ -2,24 +2,30 @@
 
     python -m looped_jax.evaluate --workdir=runs/one --suites=loss
     python -m looped_jax.evaluate --workdir=runs/study --suites=depth,convergence,exits
+    python -m looped_jax.evaluate --workdir=runs/one --inspect
 
 A folder that holds run folders stands for all finished runs in it.
 """
 
+import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 from absl import flags
+from rich.console import Console
 
 from looped_jax import cli, parallel
-from looped_jax.config import resolve_json
+from looped_jax.config import RunConfig, resolve_json
 from looped_jax.errors import UserError
 from looped_jax.evaluation.exit_carry import CARRIES
 from looped_jax.evaluation.policies import POLICIES
 from looped_jax.evaluation.settings import EPSILONS, Settings
 from looped_jax.evaluation.suites import SUITES
 from looped_jax.evaluation.trained import Trained
+from looped_jax.files import replacing, writable_folder, write_json
+from looped_jax.inspection import figures, text, views
 from looped_jax.training import state as states
 from looped_jax.training.checkpoints import restore_params
 from looped_jax.training.progress import Display
@@ -28,9 +34,16 @@ from looped_jax.training.trainer import open_data
 
 T = TypeVar("T")
 
+# The folder of a run that its inspection is written to.
+INSPECTION = "inspect"
+
 
 def evaluate(
-    workdir: Path, suites: list[str], display: Display, settings: Settings | None = None
+    workdir: Path,
+    suites: list[str],
+    display: Display,
+    settings: Settings | None = None,
+    data_folder: str | None = None,
 ) -> dict[str, Any]:
     """Runs the suites on the newest checkpoint of a finished run and updates its summary.
 
@@ -39,6 +52,7 @@ def evaluate(
       suites: names in the order in which they run.
       display: where progress is shown.
       settings: None for the defaults.
+      data_folder: where the run's data lies now; None for where its config says.
 
     Returns:
       The suites' results by name.
@@ -47,27 +61,76 @@ def evaluate(
       UserError: an unknown suite, no finished run, or data other than it was trained on.
     """
     _check_names(suites)
+    with opened(workdir, display, settings or Settings(), data_folder) as trained:
+        folder, results = trained.folder, {}
+        for name in suites:
+            results[name] = SUITES[name](trained)
+            summary = folder.read_summary() | _part(name, results[name])
+            folder.write_summary(summary)
+    return results
+
+
+@contextlib.contextmanager
+def opened(
+    workdir: Path, display: Display, settings: Settings, data_folder: str | None = None
+) -> Iterator[Trained]:
+    """The newest checkpoint of a finished run, its folder locked and its mesh active in the block.
+
+    Raises:
+      UserError: no finished run, or data other than it was trained on.
+    """
     folder = RunFolder(workdir)
     with folder.lock():
         summary = folder.read_summary()
-        run = resolve_json(folder.read_config())
+        run = with_data(resolve_json(folder.read_config()), data_folder)
         data = open_data(run)
-        if data.digest != summary["data_digest"]:
+        trained_on = summary["data_digest"]  # None for a model from elsewhere
+        if trained_on is not None and data.digest != trained_on:
             raise UserError(
                 f"data in {data.folder} has digest {data.digest[:12]}; allowed for {workdir}: "
-                f"{summary['data_digest'][:12]}, the data it was trained on"
+                f"{trained_on[:12]}, the data it was trained on"
             )
         mesh = parallel.mesh_from_text(run.mesh)
         with parallel.active(mesh):
             abstract = states.abstract_params(run.model, mesh)
             params = restore_params(folder.checkpoints_path, abstract).state
-            trained = Trained(run, params, data, mesh, folder, display, settings or Settings())
-            results = {}
-            for name in suites:
-                results[name] = SUITES[name](trained)
-                summary = folder.read_summary() | _part(name, results[name])
-                folder.write_summary(summary)
-    return results
+            yield Trained(run, params, data, mesh, folder, display, settings)
+
+
+def inspect(
+    workdir: Path,
+    display: Display,
+    console: Console,
+    settings: Settings,
+    data_folder: str | None = None,
+) -> Path:
+    """Prints all views of a run; figures and numbers go to its folder `inspect`, which it returns.
+
+    Raises:
+      UserError: as `opened` does.
+    """
+    with opened(workdir, display, settings, data_folder) as trained:
+        inspection = views.inspect(trained)
+        out = writable_folder(trained.folder.path / INSPECTION)
+        write_json(out / "inspection.json", text.numbers(inspection))
+        for name, figure in figures.figures(inspection):
+            with replacing(out / name) as file:
+                figure.savefig(file, format="png", dpi=150)
+    text.show(inspection, console)
+    return out
+
+
+def with_data(run: RunConfig, folder: str | None) -> RunConfig:
+    """The run with its data in another folder, if one is given.
+
+    Raises:
+      UserError: it has none and none is given.
+    """
+    if folder is not None:
+        return dataclasses.replace(run, data=dataclasses.replace(run.data, folder=folder))
+    if not run.data.folder:
+        raise UserError(f"run {run.name} has no data of its own: give --data=DIR")
+    return run
 
 
 def _part(suite: str, result: dict[str, Any]) -> dict[str, Any]:
@@ -108,11 +171,15 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "workdir", None, "The folder of a finished run, or one that holds such.", required=True
     )
+    flags.DEFINE_string("data", None, "Where the run's data lies now; default: as its config says.")
+    flags.DEFINE_bool(
+        "inspect", False, "Show what is inside, in text and figures; suites only if they are named."
+    )
     flags.DEFINE_list("suites", ["loss"], f"Which measurements: {', '.join(SUITES)}.")
     flags.DEFINE_integer(
         "max_windows",
         default.max_windows,
-        "Held-out windows that depth, convergence and exits score; 0: as many as the config says.",
+        "Held-out windows that every suite but loss scores; 0: as many as the config says.",
     )
     flags.DEFINE_list(
         "depths",
@@ -123,7 +190,7 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "recurrences",
         None,
-        "Loops that convergence and exits run. Default: twice the mean training depth.",
+        "Loops that convergence, exits and readout run. Default: twice the mean training depth.",
     )
     flags.DEFINE_list(
         "epsilons",
@@ -159,9 +226,14 @@ def main(_: list[str]) -> None:
     values = flags.FLAGS
     settings = settings_from_flags()
     _check_names(values.suites)
+    suites = values.suites if values["suites"].present or not values.inspect else []
     with Display() as display:
         for workdir in finished_runs(Path(values.workdir)):
-            results = evaluate(workdir, values.suites, display, settings)
+            if values.inspect:
+                print(inspect(workdir, display, Console(), settings, values.data), flush=True)
+            if not suites:
+                continue
+            results = evaluate(workdir, suites, display, settings, values.data)
             for name, result in results.items():
                 for key, value in result.items():
                     if isinstance(value, int | float):

@@ -116,7 +116,7 @@ def test_flags_that_are_not_allowed(flags, message, study, monkeypatch):
     values = command.flags.FlagValues()
     monkeypatch.setattr(command.flags, "FLAGS", values)
     with monkeypatch.context() as patch:
-        for name in ("string", "list", "integer"):
+        for name in ("string", "list", "integer", "bool"):
             define = getattr(command.flags, f"DEFINE_{name}")
             patch.setattr(
                 command.flags,

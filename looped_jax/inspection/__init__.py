@@ -1,0 +1,1 @@
+"""A look inside one trained run: numbers, terminal text, figures."""
