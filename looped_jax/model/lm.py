@@ -129,7 +129,7 @@ class LoopedLM(nn.Module):
             inputs = (input_BTD, state)
         return recurrence.loop(
             step, params, state, inputs, constants, depth,
-            capacity=capacity, window=c.backprop_recurrences,
+            capacity=capacity, window=c.backprop_recurrences, step_recomputes=c.remat != "none",
         )  # fmt: skip
 
     def trajectory(self, state: Array, input_BTD: Array, recurrences: int) -> Array:

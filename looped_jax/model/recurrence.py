@@ -2,8 +2,9 @@
 
 `loop` runs a pure function `step(params, state, inputs, constants, index) -> state`. Its forward
 pass has a dynamic trip count; the backward pass recomputes each recurrence from the state before
-it. So one compiled program serves every depth, recurrences that are skipped cost nothing in either
-direction, and memory grows with the state per recurrence, not with the block's activations.
+it, unless r is fixed and the step recomputes its own parts. So one compiled program serves every
+depth, recurrences that are skipped cost nothing in either direction, and memory grows with the
+state per recurrence, not with the block's activations.
 """
 
 from collections.abc import Callable
@@ -28,6 +29,7 @@ def loop(
     *,
     capacity: int,
     window: int = 0,
+    step_recomputes: bool = False,
 ) -> Tree:
     """Applies `step` `recurrences` times.
 
@@ -42,6 +44,9 @@ def loop(
         with a traced r and no window, r must not exceed it.
       window: gradients flow through the last `window` recurrences only and the state before them
         is a constant (truncated backpropagation); 0 = all.
+      step_recomputes: the step itself keeps little and recomputes the rest (layers under
+        jax.checkpoint). With a fixed r the loop then keeps what the step keeps, for every
+        recurrence, and runs nothing a third time; with a traced r it makes no difference.
 
     Returns:
       The state after the last recurrence.
@@ -52,6 +57,9 @@ def loop(
         state, start = _advance(step, params, state, inputs, constants, recurrences, window)
     if isinstance(recurrences, int) and isinstance(start, int) and recurrences - start == 1:
         return step(params, state, inputs, constants, jnp.int32(start))
+    if step_recomputes and isinstance(recurrences, int) and isinstance(start, int):
+        body = lambda state, index: (step(params, state, inputs, constants, index), None)
+        return jax.lax.scan(body, state, jnp.arange(start, recurrences, dtype=jnp.int32))[0]
     start, stop = jnp.asarray(start, jnp.int32), jnp.asarray(recurrences, jnp.int32)
     return _loop(step, capacity, params, state, inputs, constants, start, stop)
 

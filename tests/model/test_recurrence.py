@@ -60,6 +60,35 @@ def test_equals_the_unrolled_loop(window):
     assert traced._cache_size() == 1
 
 
+@pytest.mark.parametrize("window", [0, 2])
+def test_a_step_that_recomputes_runs_twice_at_a_fixed_depth_not_three_times(window):
+    runs = []
+
+    def counted(params, state, input_BD, constants, index):
+        jax.debug.callback(runs.append, index)
+        return step(params, state, input_BD, constants, index)
+
+    def gradients(recomputes):
+        def looped(params, state, input_BD):
+            end = recurrence.loop(
+                jax.checkpoint(counted), params, state, input_BD, CONSTANTS, 5,
+                capacity=CAPACITY, window=window, step_recomputes=recomputes,
+            )  # fmt: skip
+            return loss_of(end)
+
+        runs.clear()
+        values = jax.jit(jax.value_and_grad(looped, argnums=(0, 1, 2)))(PARAMS, STATE, INPUT)
+        jax.block_until_ready(values)
+        jax.effects_barrier()
+        return values, len(runs)
+
+    values, count = gradients(True)
+    expected, count_without = gradients(False)
+    assert_trees_close(values, expected)
+    inside = window or 5
+    assert (count, count_without) == (5 + inside, 5 + 2 * inside)
+
+
 def test_trajectory_holds_every_state():
     def looped(params, state, input_BD):
         return recurrence.trajectory(step, params, state, input_BD, CONSTANTS, 4)
