@@ -23,6 +23,7 @@ def get_config() -> ConfigDict:
     c.data.folder = "data/novels"  # made by looped_jax.data.prepare
     c.data.sequence_length = 128  # T, tokens predicted per sequence
     c.data.batch_size = 16  # sequences per optimiser step, over all devices
+    c.data.microbatches = 1  # parts of the batch computed one after another, to save memory
 
     c.budget = ConfigDict()  # exactly one of the three; 0 = not this one
     c.budget.steps = 0  # optimiser steps
@@ -120,7 +121,9 @@ def isodepth_model(
     m.init_std = 0.0  # of matrices with init "normal"
     m.embedding_init_std = 1.0
     m.head_init_std = 0.001
-    m.remat = "none"  # recompute each "layer" in the backward pass, or "none"
+    # What the backward pass computes again: "none"; "layer", all of each layer; "products", all but
+    # the matrix products with parameters, whose results are kept.
+    m.remat = "none"
     m.attention = "xla"  # or "cudnn": fused, bfloat16 on NVIDIA GPUs
     m.compute_dtype = "float32"  # "bfloat16" on accelerators
     return m

@@ -18,8 +18,9 @@ from looped_jax.model.config import ModelConfig, from_tree
 from looped_jax.training.depth import DepthConfig
 from looped_jax.training.transfer import Transfer
 
-# Keys that may differ between the launches of one run: they do not change its numbers.
-MAY_CHANGE = ("checkpoint", "log", "mesh", "processes", "data.folder")
+# Keys that may differ between the launches of one run: they change its numbers by the order of
+# sums at most (with dropout, microbatches draw masks of their own).
+MAY_CHANGE = ("checkpoint", "log", "mesh", "processes", "data.folder", "data.microbatches")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +28,7 @@ class DataConfig:
     folder: str
     sequence_length: int
     batch_size: int
+    microbatches: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -261,6 +263,7 @@ def _check_numbers(run: RunConfig) -> None:
         "seed": (run.seed, 0),
         "data.sequence_length": (run.data.sequence_length, 1),
         "data.batch_size": (run.data.batch_size, 1),
+        "data.microbatches": (run.data.microbatches, 1),
         "loss.chunk": (run.loss.chunk, 1),
         "loss.norm_penalty": (run.loss.norm_penalty, 0),
         "checkpoint.every_steps": (run.checkpoint.every_steps, 0),

@@ -136,14 +136,14 @@ def rows(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(LOGICAL_AXES["batch"]))
 
 
-def check_batch(mesh: Mesh, batch_size: int, microbatches: int = 1) -> None:
+def check_batch(mesh: Mesh, section: str, batch_size: int, microbatches: int = 1) -> None:
     """Raises UserError if the rows of a batch do not divide over data, fsdp and microbatches."""
     ways = mesh.shape["data"] * mesh.shape["fsdp"]
     if batch_size % (ways * microbatches):
         parts = f" x {microbatches} microbatches" if microbatches > 1 else ""
         raise UserError(
-            f"batch_size = {batch_size} sequences does not divide over data:{mesh.shape['data']} "
-            f"x fsdp:{mesh.shape['fsdp']} = {ways} devices{parts}"
+            f"{section}.batch_size = {batch_size} sequences does not divide over data:"
+            f"{mesh.shape['data']} x fsdp:{mesh.shape['fsdp']} = {ways} devices{parts}"
         )
 
 

@@ -4,6 +4,10 @@
     python -m looped_jax.train --config=configs/base.py --workdir=runs/wide --config.model.width=128
 
 Typed again, it goes on from the last checkpoint; a finished run only says its result.
+
+    JAX_PLATFORMS=cpu JAX_NUM_CPU_DEVICES=64 python -m looped_jax.train --config=… --plan
+
+trains nothing and says what a run takes on that many devices: parameters, FLOPs, bytes.
 """
 
 import signal
@@ -17,8 +21,10 @@ from rich.console import Console
 
 from looped_jax import cli, processes
 from looped_jax.config import resolve
+from looped_jax.errors import UserError
 from looped_jax.training.checkpoints import SaveFailed
 from looped_jax.training.interruption import Interrupted
+from looped_jax.training.plan import plan
 from looped_jax.training.progress import Display
 from looped_jax.training.reporting import Diverged
 from looped_jax.training.trainer import train
@@ -34,11 +40,17 @@ def define_flags() -> None:
         "may: go on from a checkpoint if there is one; must: refuse to start without one; "
         "no: refuse to start where there is one.",
     )  # fmt: skip
-    flags.mark_flags_as_required(["config", "workdir"])
+    flags.DEFINE_bool("plan", False, "Compile, say what the run will take, and end.")
+    flags.mark_flag_as_required("config")
 
 
 def main(_: list[str]) -> int:
     values = flags.FLAGS
+    if values.plan:
+        print(plan(resolve(values.config)).table())
+        return 0
+    if values.workdir is None:
+        raise UserError("--workdir is missing; required: the run folder, or --plan")
     of_run = resolve(values.config).processes
     processes.connect(of_run.count, of_run.connect_seconds)
     try:

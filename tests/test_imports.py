@@ -14,7 +14,7 @@ FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("
 
 BASE = (
     "looped_jax.config", "looped_jax.errors", "looped_jax.files", "looped_jax.parallel",
-    "looped_jax.processes",
+    "looped_jax.lock", "looped_jax.processes",
 )  # fmt: skip
 
 # Folder or file -> what of ours it may import besides itself; the longest match counts.
@@ -23,15 +23,17 @@ MAY_IMPORT = {
     "looped_jax/files.py": ("looped_jax.errors",),
     "looped_jax/cli.py": ("looped_jax.errors",),
     "looped_jax/parallel.py": ("looped_jax.errors", "looped_jax.model.boxes"),
+    "looped_jax/lock.py": ("looped_jax.errors",),
     "looped_jax/processes.py": ("looped_jax.errors",),
     "looped_jax/config.py": (
         "looped_jax.errors", "looped_jax.model", "looped_jax.training.depth",
         "looped_jax.training.transfer",
     ),
     "looped_jax/model": (),
-    "looped_jax/data": ("looped_jax.errors", "looped_jax.files"),
+    "looped_jax/data": ("looped_jax.errors", "looped_jax.files", "looped_jax.lock"),
     "looped_jax/data/prepare.py": (
         "looped_jax.cli", "looped_jax.data", "looped_jax.errors", "looped_jax.files",
+        "looped_jax.lock",
     ),
     # A run ends with its validation loss, and evaluation measures what was trained: beyond
     # that the two do not know each other.

@@ -8,6 +8,8 @@ from jax.sharding import PartitionSpec
 from looped_jax import parallel
 from looped_jax.config import resolve
 from looped_jax.errors import UserError
+from looped_jax.model.boxes import unboxed
+from looped_jax.model.lm import LoopedLM
 from looped_jax.training.state import init_params, init_state, make_optimizer, state_shardings
 from tests.tiny_runs import tiny_config
 
@@ -56,8 +58,12 @@ def test_axes_that_do_not_fit_the_table_are_refused(names, shape, message):
 
 
 def test_a_batch_has_to_divide():
-    with pytest.raises(UserError, match=r"batch_size = 6 sequences does not divide .* = 4 devices"):
-        parallel.check_batch(mesh(), 6)
+    parallel.check_batch(mesh(), "data", 8, microbatches=2)
+    message = r"data.batch_size = 6 sequences does not divide over data:2 x fsdp:2 = 4 devices$"
+    with pytest.raises(UserError, match=message):
+        parallel.check_batch(mesh(), "data", 6)
+    with pytest.raises(UserError, match=r"= 4 devices x 3 microbatches"):
+        parallel.check_batch(mesh(), "data", 8, microbatches=3)
 
 
 def test_constraints_hold_inside_the_block():
@@ -101,3 +107,53 @@ def test_every_axis_of_the_model_stands_in_the_table(data):
         for name in leaf.names
     }
     assert named <= set(parallel.LOGICAL_AXES)
+
+
+def test_activations_are_split_as_the_table_says(data):
+    """Rows over data and fsdp, hidden units over tensor; no axis drops out for another's sake."""
+    run = resolve(tiny_config(data.folder))
+    params = unboxed(jax.eval_shape(lambda: init_params(run.model, 0)))
+    tokens = jax.ShapeDtypeStruct((8, 16), jnp.int32)
+    with parallel.active(mesh()):
+        forward = jax.make_jaxpr(lambda p, t: LoopedLM(run.model).apply({"params": p}, t))
+        specs = set(constraints(forward(params, tokens).jaxpr))
+    rows = ("data", "fsdp")
+    assert specs == {PartitionSpec(rows, None, None), PartitionSpec(rows, None, "tensor")}
+
+
+def constraints(jaxpr):
+    """Specs of all sharding constraints in a jaxpr and what it calls."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "sharding_constraint":
+            yield equation.params["sharding"].spec
+        for value in jax.tree.leaves(list(equation.params.values()), is_leaf=is_jaxpr):
+            if is_jaxpr(value):
+                yield from constraints(getattr(value, "jaxpr", value))
+
+
+def is_jaxpr(value):
+    return hasattr(value, "eqns")
+
+
+def test_rows_of_a_process_are_those_of_its_devices():
+    on = mesh("data:4,fsdp:1,tensor:2")
+    np.testing.assert_array_equal(parallel.local_rows(on, 8), np.arange(8))
+    batch = {"tokens": np.arange(24).reshape(8, 3)}
+    placed = parallel.global_batch(batch, on)["tokens"]
+    np.testing.assert_array_equal(placed, batch["tokens"])
+    assert placed.sharding.spec == parallel.rows(on).spec
+
+
+@pytest.mark.parametrize(
+    ("here", "expected"),
+    [([0, 1, 2, 3], [0, 1, 2, 3]), ([4, 5, 6, 7], [4, 5, 6, 7]), ([0, 2, 5], [0, 1, 2, 3, 4, 5])],
+)
+def test_each_process_feeds_the_rows_that_it_holds(monkeypatch, here, expected):
+    """Devices of other processes are simulated: 8 rows over data:4, twice for tensor:2."""
+    on = mesh("data:4,fsdp:1,tensor:2")
+    everywhere = parallel.rows(on).devices_indices_map((8,))
+    held = {device: index for device, index in everywhere.items() if device.id in here}
+    monkeypatch.setattr(
+        jax.sharding.NamedSharding, "addressable_devices_indices_map", lambda *_: held
+    )
+    assert parallel.local_rows(on, 8).tolist() == expected

@@ -9,7 +9,6 @@ described in `looped_jax.data.shards`; `TokenData.open` reads it.
 """
 
 import contextlib
-import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -41,6 +40,7 @@ from looped_jax.files import (
     write_bytes,
     write_json,
 )
+from looped_jax.lock import Held, locked
 
 VOCAB_SIZE = 4096
 SPLITS: tuple[Split, ...] = ("train", "validation")
@@ -247,18 +247,11 @@ def _is_prepared(folder: Path, request: dict[str, Any]) -> bool:
 @contextlib.contextmanager
 def _only_one_in(folder: Path) -> Iterator[None]:
     """Refuses a second process that prepares into the same folder; a killed one holds nothing."""
-    with open(folder / ".lock", "a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            lock.seek(0)
-            raise UserError(
-                f"process {lock.read().strip() or 'unknown'} is preparing {folder} right now"
-            ) from error
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
-        yield
+    try:
+        with locked(folder / ".lock", str(os.getpid())):
+            yield
+    except Held as held:
+        raise UserError(f"process {held} is preparing {folder} right now") from None
 
 
 class Progress:

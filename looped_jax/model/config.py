@@ -21,7 +21,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "state_norm": ("every", "last", "none"),
     "readout_norm": ("every", "last", "none"),
     "init": ("uniform_fan_in", "normal"),
-    "remat": ("none", "layer"),
+    "remat": ("none", "layer", "products"),
     "attention": ("xla", "cudnn"),
     "compute_dtype": ("float32", "bfloat16"),
 }

@@ -233,7 +233,7 @@ class MLP(nn.Module):
             gate_up = matmul(x_BTD, kernel_D2F.reshape(D, 2 * F), dtype)
             gate, up = jnp.split(gate_up, 2, axis=-1)
             hidden_BTF = jax.nn.silu(gate) * up
-        hidden_BTF = nn.with_logical_constraint(hidden_BTF, ("batch", "length", "mlp"))
+        hidden_BTF = nn.with_logical_constraint(hidden_BTF, ("batch", "length", "hidden"))
         down_FD = Kernel((F, D), kernel_init(c, F), ("mlp", "embed"), name="down")()
         return matmul(hidden_BTF, down_FD, dtype)
 
@@ -255,7 +255,14 @@ class Layer(nn.Module):
         x_BTD = x_BTD + drop(MLP(c, name="mlp")(norm("mlp_norm")(x_BTD)))
         if c.layer == "sandwich":
             x_BTD = norm("mlp_post_norm")(x_BTD)
-        return nn.with_logical_constraint(x_BTD, ("batch", "length", "embed")), None
+        return nn.with_logical_constraint(x_BTD, ("batch", "length", "width")), None
+
+
+# What a layer keeps for its backward pass, by `model.remat`: everything else is computed again.
+KEPT_BY_REMAT = {
+    "layer": jax.checkpoint_policies.nothing_saveable,
+    "products": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
 
 
 def layer_stack(config: ModelConfig, layers: int, *, deterministic: bool, name: str) -> nn.Module:
@@ -263,7 +270,9 @@ def layer_stack(config: ModelConfig, layers: int, *, deterministic: bool, name: 
 
     Call it as (x_BTD, angles) -> (y_BTD, None).
     """
-    layer = nn.remat(Layer, prevent_cse=False) if config.remat == "layer" else Layer
+    layer = Layer
+    if config.remat != "none":
+        layer = nn.remat(Layer, prevent_cse=False, policy=KEPT_BY_REMAT[config.remat])
     stack = nn.scan(
         layer,
         variable_axes={"params": 0, cache.PAST: 0, cache.WRITTEN: 0},

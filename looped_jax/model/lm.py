@@ -74,7 +74,7 @@ class LoopedLM(nn.Module):
         if c.embedding_norm:
             x_BTD = self._embed_norm(x_BTD)
         x_BTD = x_BTD.astype(jnp.dtype(c.compute_dtype))
-        return nn.with_logical_constraint(x_BTD, ("batch", "length", "embed"))
+        return nn.with_logical_constraint(x_BTD, ("batch", "length", "width"))
 
     def places(self, length: int) -> Array:
         """Positions of `length` tokens: (1, T) from 0, or (B, T) after each row's cached ones."""

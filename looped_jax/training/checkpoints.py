@@ -190,6 +190,10 @@ class Checkpoints:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if kind is not None and jax.process_count() > 1:
+            # The error may be this process's alone: whoever waits for the others' word would wait
+            # for ever. The save at work goes on to its end nevertheless.
+            self._at_work = None
         self.close()
 
     def _finish(self, step: int, path: Path) -> None:

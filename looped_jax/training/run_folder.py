@@ -11,10 +11,7 @@ writes the folder.
 
 import contextlib
 import datetime
-import errno
-import fcntl
 import json
-import logging
 import os
 import socket
 from collections.abc import Collection, Iterator, Mapping
@@ -24,13 +21,12 @@ from typing import Any, Literal, get_args
 
 from looped_jax.errors import UserError
 from looped_jax.files import read_json, sha256_of_json, writable_folder, write_json
+from looped_jax.lock import Held, locked
 
 State = Literal["running", "finished", "diverged", "failed", "interrupted"]
 
-_log = logging.getLogger(__name__)
 _ABSENT = "absent"
 _MAX_KEYS_NAMED = 8
-_NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @dataclass(frozen=True)
@@ -69,51 +65,17 @@ class RunFolder:
     def lock(self) -> Iterator[None]:
         """Makes the folder if need be and holds it against a second launch.
 
-        The lock is an flock on `.lock`. The kernel drops it when the process ends, however it ends,
-        so a lock left by a kill, a reboot or a reused pid never stands in the way.
-
-        Network file systems: NFS (Linux, v4 or v3 with lockd) and Lustre mounted with `flock` hold
-        the lock across hosts; Lustre with `localflock` and some FUSE mounts (gcsfuse) hold it
-        within one host only, and a launch from another host is not noticed. Where flock is not
-        supported at all, a warning says so and the run goes on unprotected.
-
         Raises:
           UserError: another process holds the folder (its pid and host are named), or the folder
             cannot be written.
         """
         writable_folder(self.path)
-        try:
-            descriptor = os.open(self.lock_path, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError as error:
-            raise UserError(f"cannot write {self.lock_path}: {error.strerror}") from error
-        pid = os.getpid()
-        _held_locks.add(descriptor)
-        try:
-            self._acquire(descriptor)
-            yield
-        finally:
-            if os.getpid() == pid:  # a forked child has closed its copy already
-                _held_locks.discard(descriptor)
-                os.close(descriptor)
-
-    def _acquire(self, descriptor: int) -> None:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.pread(descriptor, 4096, 0).decode(errors="replace") or "another process"
-            raise UserError(f"run folder {self.path} is in use by {owner}") from None
-        except OSError as error:
-            if error.errno not in _NO_LOCKS_HERE:
-                raise
-            _log.warning(
-                "the file system of %s has no file locks (%s): a second launch of this run folder "
-                "would not be noticed",
-                self.path,
-                error.strerror,
-            )
         owner = f"pid {os.getpid()} on host {socket.gethostname()} since {_utc_now()}"
-        os.pwrite(descriptor, owner.encode(), 0)
-        os.ftruncate(descriptor, len(owner.encode()))
+        try:
+            with locked(self.lock_path, owner):
+                yield
+        except Held as held:
+            raise UserError(f"run folder {self.path} is in use by {held}") from None
 
     def write_config(self, resolved: Mapping[str, Any], may_change: Collection[str] = ()) -> str:
         """Writes config.json, or holds a resumed run to the config that it was started with.
@@ -247,17 +209,3 @@ def _describe(differences: Mapping[str, tuple[Any, Any]]) -> str:
 
 def _utc_now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
-# A forked child (a data worker, say) inherits the descriptor of the lock, and would hold the
-# lock on after its parent's death.
-_held_locks: set[int] = set()
-
-
-def _close_inherited_locks() -> None:
-    for descriptor in _held_locks:
-        os.close(descriptor)
-    _held_locks.clear()
-
-
-os.register_at_fork(after_in_child=_close_inherited_locks)

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +17,13 @@ from looped_jax.model.config import ModelConfig
 from looped_jax.training.depth import DepthConfig, DepthSampler
 from looped_jax.training.objective import objective
 from looped_jax.training.optimizer import Schedule
-from looped_jax.training.state import TrainState, make_optimizer, state_shardings
+from looped_jax.training.state import (
+    TrainState,
+    abstract_state,
+    make_optimizer,
+    make_schedule,
+    state_shardings,
+)
 
 Metrics = dict[str, jax.Array]
 Step = Callable[[TrainState, jax.Array, Schedule, np.uint32], tuple[TrainState, Metrics]]
@@ -28,7 +35,9 @@ def train_step(run: RunConfig, mesh: Mesh) -> Step:
     The state is donated. Metrics are float32 scalars on the device: the loss in nats, the global
     gradient norm, the recurrences run (their mean over the batch) and parts of the objective.
     """
-    return _compiled_step(run.model, run.loss, run.depth, run.optimizer.rule, mesh)
+    return _compiled_step(
+        run.model, run.loss, run.depth, run.optimizer.rule, run.data.microbatches, mesh
+    )
 
 
 @functools.lru_cache(maxsize=8)
@@ -37,6 +46,7 @@ def _compiled_step(
     loss: LossConfig,
     depth: DepthConfig,
     rule: MuonHRule | AdamWRule,
+    microbatches: int,
     mesh: Mesh,
 ) -> Step:
     optimizer = make_optimizer(rule)
@@ -44,13 +54,18 @@ def _compiled_step(
 
     def step(state: TrainState, tokens_BT: jax.Array, schedule: Schedule, seed: jax.Array):
         index = state.optimizer.step
-        key = jax.random.fold_in(jax.random.key(seed), index)
-        rngs = {"dropout": jax.random.fold_in(key, 0), "state": jax.random.fold_in(key, 1)}
         recurrences: int | jax.Array = depth.minimum
         if depth.kind != "fixed":
             recurrences = sampler.sample(seed, index, tokens_BT.shape[0])
-        of_params = lambda p: objective(model, loss, p, tokens_BT, recurrences, rngs)
-        (_, metrics), gradients = jax.value_and_grad(of_params, has_aux=True)(state.params)
+
+        def gradients_of(tokens_BT, recurrences, key):
+            rngs = {"dropout": jax.random.fold_in(key, 0), "state": jax.random.fold_in(key, 1)}
+            of_params = lambda p: objective(model, loss, p, tokens_BT, recurrences, rngs)
+            (_, metrics), gradients = jax.value_and_grad(of_params, has_aux=True)(state.params)
+            return gradients, metrics
+
+        key = jax.random.fold_in(jax.random.key(seed), index)
+        gradients, metrics = accumulate(gradients_of, tokens_BT, recurrences, key, microbatches)
         updates, new_optimizer = optimizer.update(
             gradients, state.optimizer, state.params, schedule=schedule
         )
@@ -67,3 +82,54 @@ def _compiled_step(
         out_shardings=(shardings, whole),
         donate_argnums=0,
     )
+
+
+def accumulate(
+    gradients_of: Callable[..., tuple[Any, Metrics]],
+    tokens_BT: jax.Array,
+    recurrences: int | jax.Array,
+    key: jax.Array,
+    microbatches: int,
+) -> tuple[Any, Metrics]:
+    """Gradients and metrics of a batch, taken from one part of it after the other.
+
+    Equal to those of the whole batch, up to the order of sums: every part counts by its tokens,
+    of which all have the same number, since all windows are full.
+
+    Args:
+      gradients_of: (tokens, recurrences, key) -> (gradients, metrics), both means over tokens.
+      recurrences: an int, or int32 () or (B,).
+      key: the first part uses it as it is when it is the only one.
+      microbatches: parts; divides B. A part holds every n-th sequence, so that sequences stay on
+        their devices.
+    """
+    if microbatches == 1:
+        return gradients_of(tokens_BT, recurrences, key)
+    split = lambda x: jnp.moveaxis(x.reshape(-1, microbatches, *x.shape[1:]), 1, 0)
+    per_sequence = isinstance(recurrences, jax.Array) and recurrences.ndim == 1
+    depths = split(recurrences) if per_sequence else None
+
+    def part(index: jax.Array, tokens_MT: jax.Array, depth_M: Any) -> tuple[Any, Metrics]:
+        tokens_MT = nn.with_logical_constraint(tokens_MT, ("batch", "length"))
+        depth = recurrences if depth_M is None else depth_M
+        return gradients_of(tokens_MT, depth, jax.random.fold_in(key, index))
+
+    parts = (jnp.arange(microbatches), split(tokens_BT), depths)
+    sums = jax.tree.map(
+        lambda x: jnp.zeros(x.shape, x.dtype),
+        jax.eval_shape(part, *jax.tree.map(lambda x: x[0], parts)),
+    )
+    add = lambda total, inputs: (jax.tree.map(jnp.add, total, part(*inputs)), None)
+    total, _ = jax.lax.scan(add, sums, parts)
+    return jax.tree.map(lambda x: x / microbatches, total)
+
+
+def lower_step(run: RunConfig, mesh: Mesh) -> jax.stages.Lowered:
+    """The step lowered for the run's shapes, nothing allocated: `.compile()` tells its memory."""
+    optimizer = make_optimizer(run.optimizer.rule)
+    shape = (run.data.batch_size, run.data.sequence_length + 1)
+    tokens_BT = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=parallel.rows(mesh))
+    with parallel.active(mesh):
+        state = abstract_state(run.model, optimizer, mesh)
+        step: Any = train_step(run, mesh)
+        return step.lower(state, tokens_BT, make_schedule(run)[0], np.uint32(run.seed))

@@ -117,8 +117,8 @@ def _train(
     data = processes.everywhere(lambda: open_data(run))
     processes.same_everywhere("the digest of the data", data.digest)
     mesh = parallel.mesh_from_text(run.mesh)
-    parallel.check_batch(mesh, run.data.batch_size)
-    parallel.check_batch(mesh, run.evaluation.batch_size)
+    parallel.check_batch(mesh, "data", run.data.batch_size, run.data.microbatches)
+    parallel.check_batch(mesh, "evaluation", run.evaluation.batch_size)
     optimizer = states.make_optimizer(run.optimizer.rule)
     schedule, _ = states.make_schedule(run)
     with ExitStack() as stack:

@@ -6,7 +6,6 @@ import sys
 import time
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from rich.console import Console
@@ -299,14 +298,3 @@ def test_validation_during_training_is_logged(data, tmp_path):
              if "validation_loss" in line}  # fmt: skip
     assert list(found) == [3, 6]
     assert found[3] > found[6] > summary["loss"]
-
-
-def test_devices_are_told_apart(data, tmp_path):
-    """Eight devices give the losses of one, up to the order of sums."""
-    config = tiny_config(data.folder)
-    config.mesh = "data:4,fsdp:2,tensor:1"
-    assert len(jax.devices()) == 8
-    many = run(config, tmp_path / "many")
-    config.mesh = "data:1,fsdp:1,tensor:1"
-    one = run(config, tmp_path / "one")
-    assert many["loss"] == pytest.approx(one["loss"], abs=2e-5)

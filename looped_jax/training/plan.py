@@ -1,0 +1,127 @@
+"""What a run will take, before it runs: parameters, FLOPs, and bytes on every device.
+
+The step is compiled for the config's mesh and nothing is allocated, so devices may be simulated
+(`JAX_PLATFORMS=cpu JAX_NUM_CPU_DEVICES=64`) and no data need be there. On them the bytes that
+lie on a device between steps are exact; the temporary ones are those of the platform's compiler.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from looped_jax import parallel
+from looped_jax.config import RunConfig
+from looped_jax.model.accounting import Parameters, count_parameters
+from looped_jax.training import state as states
+from looped_jax.training.step import lower_step
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The numbers of a planned run.
+
+    Attributes:
+      run: its config.
+      parameters: by part.
+      mesh: devices by axis.
+      device_kind: what the step was compiled for.
+      bytes_per_device: by part: "parameters", "optimiser state", "batch", and "temporary", which
+        are gradients and activations.
+      peak_bytes: their sum, with the program and what the step returns: the most at one time.
+    """
+
+    run: RunConfig
+    parameters: Parameters
+    mesh: Mapping[str, int]
+    device_kind: str
+    bytes_per_device: Mapping[str, int]
+    peak_bytes: int
+
+    def table(self) -> str:
+        """All numbers as lines of plain text."""
+        run, n = self.run, self.parameters
+        tokens = run.steps * run.batch_tokens
+        devices = math.prod(self.mesh.values())
+        parts = {
+            field.name: getattr(n, field.name)
+            for field in dataclasses.fields(n)
+            if not field.name.startswith("n_")
+        }
+        lines = [
+            f"{run.name}: {run.steps:,} steps of {run.batch_tokens:,} tokens, {tokens:.4g} in all",
+            f"mesh {','.join(f'{axis}:{size}' for axis, size in self.mesh.items())}: "
+            f"{devices:,} x {self.device_kind}",
+            "",
+            _line("parameters", f"{n.total:,}"),
+            *(_line(f"  {part}", f"{count:,}") for part, count in parts.items() if count),
+            _line("matrices, executed once", f"{n.n_once:,}"),
+            _line("  in the recurrent block", f"{n.n_rec:,}"),
+            _line("  in the injection", f"{n.n_inject:,}"),
+            "",
+            _line("training FLOPs per token", f"{run.flops_per_token:.4g}"),
+            _line("  of the run", f"{run.flops_per_token * tokens:.4g}"),
+            "",
+            _line("bytes per device, at the peak", _size(self.peak_bytes)),
+            *(_line(f"  {part}", _size(size)) for part, size in self.bytes_per_device.items()),
+        ]
+        return "\n".join(lines)
+
+
+def plan(run: RunConfig) -> Plan:
+    """Compiles the run's step, without running it, and counts.
+
+    Raises:
+      UserError: the mesh is not for these devices, or parameters or batch do not divide over it.
+    """
+    mesh = parallel.mesh_from_text(run.mesh)
+    parallel.check_batch(mesh, "data", run.data.batch_size, run.data.microbatches)
+    parallel.check_batch(mesh, "evaluation", run.evaluation.batch_size)
+    state = states.abstract_state(run.model, states.make_optimizer(run.optimizer.rule), mesh)
+    memory = lower_step(run, mesh).compile().memory_analysis()
+    tokens = (run.data.batch_size, run.data.sequence_length + 1)
+    of_parts = {
+        "parameters": _bytes_on_a_device(state.params),
+        "optimiser state": _bytes_on_a_device(state.optimizer),
+        "batch": math.prod(parallel.rows(mesh).shard_shape(tokens)) * np.dtype(np.int32).itemsize,
+        "temporary": memory.temp_size_in_bytes,
+    }
+    # The new state takes the place of the old one: outputs that are aliased count once.
+    peak = (
+        memory.argument_size_in_bytes
+        + memory.output_size_in_bytes
+        - memory.alias_size_in_bytes
+        + memory.temp_size_in_bytes
+        + memory.generated_code_size_in_bytes
+    )
+    return Plan(
+        run,
+        count_parameters(run.model),
+        dict(mesh.shape),
+        mesh.devices.flat[0].device_kind,
+        of_parts,
+        peak,
+    )
+
+
+def _bytes_on_a_device(tree: Any) -> int:
+    return sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves(tree)
+    )
+
+
+def _line(name: str, value: str) -> str:
+    return f"{name:<32}{value:>16}"
+
+
+def _size(count: float) -> str:
+    """1536 as 1.5 KiB."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024
+    return f"{count:,.1f} GiB"

@@ -1,0 +1,138 @@
+"""The compiled step: traced once, equal in parts, on every policy and dtype."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import base
+from looped_jax import parallel
+from looped_jax.config import resolve
+from looped_jax.errors import UserError
+from looped_jax.training import step as steps
+from looped_jax.training.state import init_state, make_optimizer, make_schedule
+from tests.tiny_runs import tiny_config
+
+B, T = 8, 16
+MESH = "data:1,fsdp:1,tensor:1"
+SAMPLED = base.lognormal_poisson_depth(mean=2.0, sigma=0.5, minimum=1, maximum=4)
+
+
+def configured(**changes):
+    config = tiny_config("nowhere")
+    config.model.max_recurrences = 4
+    with config.unlocked():
+        for key, value in changes.items():
+            config.update_from_flattened_dict({key.replace("__", "."): value})
+    return resolve(config)
+
+
+def tokens(count=1):
+    draw = np.random.default_rng(0)
+    return [draw.integers(0, 300, (B, T + 1)).astype(np.int32) for _ in range(count)]
+
+
+def after(run, batches, mesh=MESH):
+    """(parameters, metrics of every step) after a step on each of the batches."""
+    on = parallel.mesh_from_text(mesh)
+    with parallel.active(on):
+        state = init_state(run.model, make_optimizer(run.optimizer.rule), on, run.seed)
+        step, metrics = steps.train_step(run, on), []
+        for batch in batches:
+            placed = parallel.global_batch({"tokens": batch}, on)["tokens"]
+            state, values = step(state, placed, make_schedule(run)[0], np.uint32(run.seed))
+            metrics.append(jax.device_get(values))
+        return jax.device_get(state.params), metrics
+
+
+def assert_same(one, other, rtol=2e-4, atol=1e-4):
+    # Adam turns a gradient near zero into a step of some size, whatever rounding made of it.
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol, atol=atol), one, other)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return after(configured(), tokens(2))
+
+
+def test_the_step_is_traced_once_for_all_depths_and_steps(monkeypatch):
+    traced = []
+
+    def counted(*args):
+        traced.append(args)
+        return objective(*args)
+
+    objective = steps.objective
+    monkeypatch.setattr(steps, "objective", counted)
+    steps._compiled_step.cache_clear()
+    _, metrics = after(configured(depth=SAMPLED), tokens(8))
+    assert len({float(values["recurrences"]) for values in metrics}) > 1
+    assert len(traced) == 1
+    steps._compiled_step.cache_clear()
+
+
+@pytest.mark.parametrize("mesh", [MESH, "data:2,fsdp:2,tensor:1"])
+def test_microbatches_equal_the_whole_batch(plain, mesh):
+    parts = after(configured(data__microbatches=2), tokens(2), mesh)
+    assert_same(parts, plain)
+
+
+def test_microbatches_share_out_the_depths_of_sequences():
+    """The gradient of the parts is that of the batch also where each sequence has its depth."""
+    depths = jnp.arange(1, B + 1)
+    rows = jnp.arange(B * 3, dtype=jnp.float32).reshape(B, 3)
+
+    def gradients_of(part, depth, key):
+        weighted = part * depth[:, None].astype(jnp.float32)
+        return {"w": jnp.mean(weighted)}, {"loss": jnp.mean(depth.astype(jnp.float32))}
+
+    expected = gradients_of(rows, depths, None)
+    for count in (2, 4):
+        accumulated = steps.accumulate(gradients_of, rows, depths, jax.random.key(0), count)
+        assert_same(accumulated, expected)
+
+
+def test_microbatches_of_a_noisy_model_draw_their_own_noise():
+    draws = lambda part, depth, key: ({}, {"noise": jax.random.uniform(key)})
+    draw = functools.partial(steps.accumulate, draws, jnp.zeros((B, 2)), 1)
+    one = draw(jax.random.key(0), 1)[1]["noise"]
+    several = draw(jax.random.key(0), 4)[1]["noise"]
+    assert one != several
+    assert 0 < several < 1
+
+
+@pytest.mark.parametrize("policy", ["layer", "products"])
+def test_what_is_computed_again_is_the_same(plain, policy):
+    assert_same(after(configured(model__remat=policy), tokens(2)), plain)
+
+
+def test_remat_policies_keep_less():
+    """Of a deep stack, "layer" keeps the least and "none" the most."""
+
+    def temporary_bytes(policy):
+        run = configured(
+            model__remat=policy, model__prelude_layers=16, model__width=64, model__heads=8,
+            model__mlp_hidden=256,
+        )  # fmt: skip
+        mesh = parallel.mesh_from_text(MESH)
+        return steps.lower_step(run, mesh).compile().memory_analysis().temp_size_in_bytes
+
+    none, products, layer = map(temporary_bytes, ("none", "products", "layer"))
+    assert none > 1.2 * products > 1.44 * layer
+
+
+def test_an_unknown_policy_is_refused():
+    with pytest.raises(UserError, match=r"model.remat = 'some'; allowed: none, layer, products"):
+        configured(model__remat="some")
+
+
+def test_bfloat16_computes_what_float32_does(plain):
+    params, metrics = after(configured(model__compute_dtype="bfloat16"), tokens(2))
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(params)} == {"float32"}
+    for values, expected in zip(metrics, plain[1], strict=True):
+        assert values["loss"].dtype == np.float32
+        assert values["loss"] == pytest.approx(expected["loss"], abs=0.02)
+        assert values["gradient_norm"] == pytest.approx(expected["gradient_norm"], rel=0.05)
+        assert values["loss"] != expected["loss"]
