@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.allocation import Estimate
-from analysis.readout import Group, OverSeeds, Readout, ratio, short
+from analysis.readout import Group, OverSeeds, Readout, ratio
 
 HOLDS, FAILS, OPEN, MISSING = "holds", "does not hold", "undecided", "not measured"
 
@@ -182,11 +182,11 @@ def _claim(
     high: float = math.inf,
 ) -> Claim:
     if math.isinf(low):
-        rule = f"at most {short(high)}"
+        rule = f"at most {high:,g}"
     elif math.isinf(high):
-        rule = f"at least {short(low)}"
+        rule = f"at least {low:,g}"
     else:
-        rule = f"{short(low)} to {short(high)}"
+        rule = f"{low:,g} to {high:,g}"
     verdict = MISSING if here is None else decide(here.ci95, low, high)
     return Claim(text, published, quantity, here, rule, verdict)
 

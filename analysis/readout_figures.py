@@ -17,7 +17,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 
 from analysis.allocation import Estimate
 from analysis.plots import GREY, RecurrenceStyle, compact, empty, new_figure, styled
-from analysis.readout import Group, Readout, short
+from analysis.readout import Group, Readout
 from analysis.readout_claims import ROUNDING
 
 TRAINED_LINE: dict[str, Any] = {"color": "#888888", "linewidth": 1.0, "linestyle": (0, (2, 2))}
@@ -219,7 +219,7 @@ def _plain_log_ticks(ax: Axes) -> None:
         subs = (1, 2, 5) if decades < 3 else (1,)
         ax.yaxis.set_major_locator(LogLocator(subs=subs, numticks=14))
     ax.yaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value, 2)))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
 
 
 def _slope_one(ax: Axes) -> None:

@@ -88,8 +88,9 @@ class Size:
 
 
 SIZES = {
-    # The rate suits the width and the few steps; dropout has no place in a fraction of an epoch.
-    "cpu": Size(2, 64, 4, 256, 512, 64, 6, 16, 5e5, 3e-3, 50, 0.0),
+    # The rate is that of configs/studies/readout_quickstart.py; dropout has no place in less than
+    # an epoch.
+    "cpu": Size(2, 32, 2, 128, 512, 64, 6, 8, 7e5, 6e-3, 50, 0.0),
     "44m": Size(4, 512, 8, 2048, 50_257, 2048, 4, 256, 2.5e9, 3e-4, 500, 0.1),
     "129m": Size(6, 1024, 16, 2736, 50_257, 2048, 4, 256, 2.5e9, 3e-4, 500, 0.1),
     "1.4b": Size(24, 2048, 16, 5632, 49_152, 4096, 4, 1024, 1e11, 3e-4, 2000, 0.0),
