@@ -1,0 +1,81 @@
+"""The notebook runs from top to bottom, and what is committed of it is from such a run."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOK = ROOT / "analysis" / "inspect_checkpoint.ipynb"
+
+# Runs a notebook in the current folder and writes it back with its outputs.
+EXECUTE = """
+import sys, nbclient, nbformat
+notebook = nbformat.read(sys.argv[1], as_version=4)
+nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+nbformat.write(notebook, sys.argv[1])
+"""
+
+
+def cells(notebook):
+    return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+def outputs(cell, kind):
+    """Contents of one MIME type that a cell shows."""
+    return [out["data"][kind] for out in cell["outputs"] if kind in out.get("data", {})]
+
+
+def by_id(notebook):
+    return {cell["id"]: cell for cell in cells(notebook)}
+
+
+def check_outputs(notebook):
+    """Every view is there, and nothing failed."""
+    seen = by_id(notebook)
+    for cell in seen.values():
+        assert [
+            out["output_type"] for out in cell["outputs"] if out["output_type"] == "error"
+        ] == []
+    for name in ("matrices", "loops", "passage"):
+        assert len(outputs(seen[name], "image/png")) == 1, name
+    assert len(outputs(seen["config"], "text/html")) == 2
+    for name in ("samples", "own"):
+        assert "".join(outputs(seen[name], "text/html")[0]).count("r = ") == 4, name
+
+
+@pytest.fixture
+def committed():
+    return json.loads(NOTEBOOK.read_text())
+
+
+def test_committed_outputs_are_of_one_run(committed):
+    counts = [cell["execution_count"] for cell in cells(committed)]
+    assert counts == list(range(1, len(counts) + 1))
+    check_outputs(committed)
+    text = json.dumps(committed)
+    assert "/tmp/" not in text
+    assert "/work/" not in text
+
+
+def test_it_runs_from_top_to_bottom(committed, tmp_path):
+    """In an empty folder, with a model that is trained for a moment."""
+    train = by_id(committed)["choose"]
+    source = "".join(train["source"])
+    assert "TOKENS = 300_000" in source
+    # Few steps more than the 100 of the warm-up.
+    train["source"] = source.replace("TOKENS = 300_000", "TOKENS = 110_000")
+    path = tmp_path / "notebook.ipynb"
+    path.write_text(json.dumps(committed))
+    own = {"PYTHONPATH": str(ROOT), "IPYTHONDIR": str(tmp_path / "ipython")}
+    environment = os.environ | own | {"JAX_NUM_CPU_DEVICES": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", EXECUTE, str(path)],
+        cwd=tmp_path, env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    check_outputs(json.loads(path.read_text()))
+    assert (tmp_path / "inspected_run" / "summary.json").exists()
