@@ -12,6 +12,7 @@ Array = jax.Array
 
 # Matrices that are stored as one, and the axis after the input along which they lie.
 FUSED = {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
+PARTS = ("embed", "positions", "prelude", "injection", "core", "coda", "head")
 # Power iterations; a lower bound that is close whenever the largest singular value stands out.
 ITERATIONS = 50
 
@@ -40,8 +41,12 @@ def matrix_table(params: Any) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def matrices(params: Any) -> Iterator[tuple[str, int, str, Array]]:
-    """(part, layer, name, matrix (in, out)) of every matrix in a parameter tree."""
+def matrices(params: Any) -> list[tuple[str, int, str, Array]]:
+    """(part, layer, name, matrix (in, out)) of every matrix, in the order of the forward pass."""
+    return sorted(_unordered(params), key=lambda found: (PARTS.index(found[0]), found[1]))
+
+
+def _unordered(params: Any) -> Iterator[tuple[str, int, str, Array]]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         part, *names, kind = (entry.key for entry in path)
         if kind == "embedding":

@@ -11,7 +11,7 @@ from rich.text import Text
 from looped_jax.inspection.views import Inspection, Passage, PerLoop
 
 # Widths that bars and texts of tokens take.
-_BAR, _TOKEN = 30, 16
+_BAR, _TOKEN = 12, 16
 
 
 def show(inspection: Inspection, console: Console) -> None:
@@ -23,10 +23,10 @@ def show(inspection: Inspection, console: Console) -> None:
         (
             f"Loss if loop i were the last, nats ({inspection.tokens:,} tokens; trained at "
             f"{inspection.mean_depth:g} loops on average)",
-            _per_loop(inspection.loss, inspection.mean_depth),
+            _per_loop(inspection.loss, inspection.mean_depth, bars=False),
         ),
         ("That loss minus the one at the mean depth, on the same tokens",
-         _per_loop(inspection.gain, inspection.mean_depth)),
+         _per_loop(inspection.gain, inspection.mean_depth, bars=False)),
         ("KL(p_i || p_(i-1)), nats", _per_loop(inspection.kl, inspection.mean_depth)),
         ("‖H_i‖, norm of the state", _per_loop(inspection.norm, inspection.mean_depth)),
         ("Where tokens settle: -log10 of the KL at each loop (0: above 0.1 nats)",
@@ -104,17 +104,21 @@ def _matrices(inspection: Inspection) -> Table:
     return table
 
 
-def _per_loop(values: PerLoop, mean_depth: float) -> Table:
-    """Mean with its interval, quantiles over tokens, and a bar from 0 to the largest mean."""
+def _per_loop(values: PerLoop, mean_depth: float, bars: bool = True) -> Table:
+    """Mean with its interval, quantiles over tokens, and a bar from 0 to the largest mean.
+
+    Fits 80 columns. An arrow marks the mean depth of training.
+    """
     table = _table("loop", "mean", "95 % interval", *(f"{q:.0%}" for q in values.quantiles), "")
+    table.padding = (0, 1, 0, 0)
     largest = max(mean.value for mean in values.mean)
     for index, (loop, mean) in enumerate(zip(values.loops, values.mean, strict=True)):
         low, high = mean.ci95
-        bar = "█" * round(_BAR * max(mean.value, 0.0) / largest) if largest > 0 else ""
+        bar = "█" * round(_BAR * max(mean.value, 0.0) / largest) if bars and largest > 0 else ""
         table.add_row(
             f"{loop} ←" if loop == round(mean_depth) else f"{loop}  ",
             f"{mean.value:.4g}",
-            f"{low:.4g} to {high:.4g}",
+            f"{low:.3g} to {high:.3g}",
             *(f"{of_loops[index]:.3g}" for of_loops in values.quantiles.values()),
             Text(bar, style="cyan"),
         )

@@ -55,7 +55,7 @@ def inspection(opened):
 def test_every_matrix_has_its_norms(model):
     params = random_params(model)
     table = matrix_table(params)
-    seen = list(matrices(params))
+    seen = matrices(params)
     assert all(matrix.ndim == 2 for *_, matrix in seen)
     for (part, layer, name, matrix), row in zip(seen, table.itertuples(), strict=True):
         assert (part, layer, name) == (row.part, row.layer, row.matrix)
@@ -117,10 +117,11 @@ def test_depths_of_samples():
 
 
 def test_what_is_printed(inspection):
-    console = Console(width=160, file=io.StringIO())
+    console = Console(width=80, file=io.StringIO())
     text.show(inspection, console)
     shown = console.file.getvalue()
     assert "[red]one" in shown
+    assert "…" not in shown  # no number is cut off
     assert f"{inspection.parameters.total:,}" in shown
     assert f"{inspection.loss.mean[2].value:.4g}" in shown
     row = inspection.matrices.iloc[-1]
