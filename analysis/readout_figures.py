@@ -22,8 +22,8 @@ from analysis.readout_claims import ROUNDING
 
 TRAINED_LINE: dict[str, Any] = {"color": "#888888", "linewidth": 1.0, "linestyle": (0, (2, 2))}
 CLAMPS = {"rescaled": "norm held at loop 1's", "tangential": "no radial update"}
-#: Perplexities beyond so many times the best are cut off in the frontier.
-SHOWN_PERPLEXITY = 1.6
+#: The frontier reaches up to so many times the highest perplexity of a trained depth.
+SHOWN_PERPLEXITY = 1.2
 
 
 @styled
@@ -82,10 +82,11 @@ def frontier(groups: Sequence[Group]) -> Figure:
         ax.set_xscale("log")
         ax.set_yscale("log")
     style = _styles(groups)
-    best = np.inf
+    best, highest = np.inf, 0.0
     for i, each in enumerate(groups):
         perplexity = _mean(_values(each, lambda run: run.perplexity))
         best = min(best, perplexity.min())
+        highest = max(highest, perplexity[each.trained_loops - 1])
         speed = np.exp(np.mean([np.log(run.tokens_per_second) for run in each.runs], 0))
         flops = each.runs[0].flops
         for ax, x in ((left, speed), (right, flops)):
@@ -93,7 +94,7 @@ def frontier(groups: Sequence[Group]) -> Figure:
             k = each.trained_loops - 1
             ax.plot(x[k], perplexity[k], "*", color=style(i)["color"], ms=11, mec="white", mew=0.6)
     for ax in (left, right):
-        ax.set_ylim(best / 1.02, best * SHOWN_PERPLEXITY)
+        ax.set_ylim(best / 1.03, highest * SHOWN_PERPLEXITY)
         ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         ax.xaxis.set_minor_locator(NullLocator())
         ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
