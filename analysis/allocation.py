@@ -53,10 +53,16 @@ class Estimate:
     ci95: tuple[float, float] | None
 
     def text(self, digits: int = 3) -> str:
+        """The value and its interval with so many decimals; what they would hide as 1.2e-06."""
         if self.ci95 is None:
-            return f"{self.value:.{digits}f}"
+            return _decimal(self.value, digits)
         low, high = self.ci95
-        return f"{self.value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+        return f"{_decimal(self.value, digits)} [{_decimal(low, digits)}, {_decimal(high, digits)}]"
+
+
+def _decimal(value: float, digits: int) -> str:
+    hidden = 0 < abs(value) < 0.5 * 10.0**-digits
+    return f"{value:.1e}" if hidden else f"{value:.{digits}f}"
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,12 @@ class Elasticity:
         loss = [e.value for d, e in zip(self.depths, self.loss, strict=True) if d <= self.mean]
         return all(b < a for a, b in itertools.pairwise(loss))
 
+    def worst_beyond(self) -> tuple[int, Estimate]:
+        """The depth beyond the training mean at which loss is highest, and its difference."""
+        beyond = np.flatnonzero(self.depths > self.mean)
+        index = max(beyond, key=lambda i: self.difference[i].value, default=len(self.depths) - 1)
+        return int(self.depths[index]), self.difference[index]
+
     def at(self, depth: float) -> tuple[int, Estimate]:
         """The measured depth nearest to this one, and its difference to the training mean."""
         index = int(np.argmin(np.abs(self.depths - depth)))

@@ -123,7 +123,7 @@ def settling(models: Sequence[Convergence], epsilon: float) -> Figure:
     ]
     fig = new_figure(7.2, 1.35 * len(models) + 0.75)
     axes = fig.subplots(len(models), len(types) + 1, squeeze=False, sharey="row", sharex="row")
-    for row, model in zip(axes, models, strict=True):
+    for index, (row, model) in enumerate(zip(axes, models, strict=True)):
         whole = model.at(epsilon)
         for ax, name in zip(row, ["all", *types], strict=True):
             part = whole if name == "all" else whole.groups["type"][name]
@@ -135,14 +135,15 @@ def settling(models: Sequence[Convergence], epsilon: float) -> Figure:
             ax.plot(part.median.value, 0, "^", color="black", ms=5, clip_on=False, zorder=5)
             ax.xaxis.set_major_locator(MaxNLocator(4, integer=True))
             ax.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-            if row is axes[0]:
-                ax.set_title(f"{name}", loc="left", fontsize=8.5)
+            if index == 0:
+                ax.set_title(_short(name, " ", 10), loc="left", fontsize=8.5)
+            if index == len(models) - 1:
+                ax.set_xlabel("loop", fontsize=8)
             ax.text(
                 0.98, 0.9, f"n = {part.tokens:,}", transform=ax.transAxes, ha="right",
                 fontsize=6.5, color=GREY,
             )  # fmt: skip
         row[0].set_ylabel(_short(model.run), fontsize=8)
-    fig.supxlabel(f"loop from which KL stays below {epsilon:g} nats", fontsize=9)
     legend_below(
         fig,
         [
@@ -186,9 +187,9 @@ def _legend_of_names(fig: Figure, handles: list[Line2D]) -> None:
     fig.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 3))
 
 
-def _short(name: str, most: int = 16) -> str:
-    """A long name in two lines."""
-    if len(name) <= most or "_" not in name:
+def _short(name: str, blank: str = "_", most: int = 16) -> str:
+    """A long name in two lines, cut at its last `blank`."""
+    if len(name) <= most or blank not in name:
         return name
-    head, _, tail = name.rpartition("_")
+    head, _, tail = name.rpartition(blank)
     return f"{head}\n{tail}"

@@ -106,7 +106,7 @@ def convergence_page_figures(models: Sequence[Convergence], epsilon: float) -> l
 def verdict(model: Elasticity) -> str:
     """What one model does below, at and beyond its training depth, in numbers."""
     how = "drawn around" if model.sampled else "fixed at"
-    deepest, beyond = model.at(float(model.depths[-1]))
+    worst, beyond = model.worst_beyond()
     first, below = model.at(float(model.depths[0]))
     last = model.improves_until
     improves = (
@@ -120,11 +120,11 @@ def verdict(model: Elasticity) -> str:
     )
     ci = beyond.ci95
     if ci is not None and ci[0] > 0:
-        after = f"it degrades beyond the mean, by {beyond.text(4)} nats at depth {deepest}"
+        after = f"beyond the mean it degrades, at most by {beyond.text(4)} nats at depth {worst}"
     elif ci is not None and ci[1] < 0:
-        after = f"it still gains beyond the mean, {beyond.text(4)} nats at depth {deepest}"
+        after = f"beyond the mean it still gains, at least {beyond.text(4)} nats (depth {worst})"
     else:
-        after = f"beyond the mean it stays flat ({beyond.text(4)} nats at depth {deepest})"
+        after = f"beyond the mean it stays flat (at most {beyond.text(4)} nats, at depth {worst})"
     return (
         f"{model.run}, depth {how} {model.mean:g}: {improves} (at depth {first} by {below.text(3)} "
         f"nats); {after}."

@@ -27,7 +27,7 @@ def exits_section(runs: RunTable) -> Section | None:
         page_figures += exit_figures(model)
     return Section(
         "Stopping tokens early",
-        html + _equal_quality_table(models) + _cost_table(models),
+        html + _verdict_table(models) + _equal_quality_table(models) + _cost_table(models),
         page_figures,
         folded("Every point", _point_tables(models)),
         anchor="exits",
@@ -62,29 +62,13 @@ def exit_figures(model: Exits) -> list[PageFigure]:
 
 
 def in_words(model: Exits) -> list[str]:
-    """What each policy gains over uniform depth at equal loops and at equal FLOPs."""
+    """What the KL test costs, and how much the probe knows."""
     kl, loop = model.tests.get("kl"), model.costs["recurrence"]
     sentences = []
     if kl is not None:
         sentences.append(
             f"{model.run}: one KL test (coda and head) costs {kl:,.0f} forward FLOPs a token, "
             f"{kl / loop:.2f} times a loop ({loop:,.0f})."
-        )
-    parts = []
-    for policy in model.policies:
-        if policy == UNIFORM or policy.startswith("oracle"):
-            continue
-        at = {cost: verdict(model, policy, model.shown_carry, cost) for cost in ("loops", "flops")}
-        parts.append(
-            f"{policy} {at['loops'].better}/{at['loops'].compared} better and "
-            f"{at['loops'].worse}/{at['loops'].compared} worse at equal loops, "
-            f"{at['flops'].better}/{at['flops'].compared} better and "
-            f"{at['flops'].worse}/{at['flops'].compared} worse at equal FLOPs"
-        )
-    if parts:
-        sentences.append(
-            f"{model.run}, thresholds whose loss differs from uniform depth beyond its 95 % "
-            f"interval ({model.shown_carry}): {'; '.join(parts)}."
         )
     if model.probe_quality is not None and "probe" in model.policies:
         sentences.append(
@@ -94,12 +78,32 @@ def in_words(model: Exits) -> list[str]:
     return sentences
 
 
+def _verdict_table(models: Sequence[Exits]) -> str:
+    rows = []
+    for model in models:
+        for policy in model.policies:
+            if policy == UNIFORM or policy.startswith("oracle"):
+                continue
+            row = [model.run, policy]
+            for cost in ("loops", "flops"):
+                at = verdict(model, policy, model.shown_carry, cost)
+                row += [f"{at.better} of {at.compared}", f"{at.worse} of {at.compared}"]
+            rows.append(row)
+    carry = models[0].shown_carry
+    return table(
+        ("run", "policy", "equal loops: better", "worse", "equal FLOPs: better", "worse"),
+        rows,
+        caption="Against uniform depth: thresholds whose loss is lower or higher beyond the 95 % "
+        f"interval of the difference, tests of the policy included in FLOPs. Exited tokens: "
+        f"{CARRIES.get(carry, carry)}.",
+    )
+
+
 def _equal_quality_table(models: Sequence[Exits]) -> str:
     rows = [
         [
             model.run,
             each.policy,
-            each.carry,
             _or_dash(each.loops.value, each.loops.text(2)),
             _or_dash(each.loops_over_uniform.value, each.loops_over_uniform.text(2)),
             _or_dash(each.flops_over_uniform.value, each.flops_over_uniform.text(2)),
@@ -110,7 +114,7 @@ def _equal_quality_table(models: Sequence[Exits]) -> str:
         if each.carry == model.shown_carry
     ]
     return table(
-        ("run", "policy", "carry", "mean loops", "loops / uniform", "FLOPs / uniform", "reached"),
+        ("run", "policy", "mean loops", "loops / uniform", "FLOPs / uniform", "reached"),
         rows,
         caption="At equal quality: what each policy needs for 99 % of what uniform depth brings, "
         "over what uniform depth needs, with 95 % intervals; reached: share of resamples in which "

@@ -160,7 +160,7 @@ _MINUS = re.compile(r"(?<![\w.)-])-(?=\d)")
 _CSS = """
 :root { color-scheme: light; }
 body { font: 16px/1.55 system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif;
-       color: #1c1c1c; background: #fff; margin: 0 auto; max-width: 860px; padding: 0 20px 60px; }
+       color: #1c1c1c; background: #fff; margin: 0 auto; max-width: 1040px; padding: 0 20px 60px; }
 h1 { font-size: 1.65rem; line-height: 1.25; margin: 1.6rem 0 .2rem; }
 h2 { font-size: 1.2rem; margin: 2.6rem 0 .6rem; padding-top: .5rem; border-top: 1px solid #ddd; }
 h3 { font-size: 1rem; margin: 1.6rem 0 .3rem; }
@@ -174,7 +174,8 @@ nav a:hover, main a:hover { text-decoration: underline; }
 .answer small { font-size: 1.05rem; font-weight: 400; color: #444; letter-spacing: 0; }
 .verdict { font-size: 1.1rem; margin: .2rem 0 .8rem; }
 section:first-of-type h2 { border-top: 0; margin-top: .8rem; padding-top: 0; }
-figure { margin: 1.3rem 0; }
+main p, figcaption, caption { max-width: 860px; }
+figure { margin: 1.3rem 0; max-width: 860px; }
 figure img { max-width: 100%; display: block; margin: 0 auto; }
 figcaption { font-size: .88rem; margin-top: .35rem; }
 .scroll { overflow-x: auto; margin: 1rem 0; }

@@ -14,6 +14,7 @@ from analysis.bootstrap import FEW_BLOCKS
 from analysis.isoflop import Exponents, IsoFlopCurve, PowerLaw
 from analysis.page import Html, PageFigure, Section, folded, scientific, table
 from analysis.plots import compact
+from analysis.problem import LOWER, PHI, UPPER
 from analysis.study import Study
 
 # An interval of φ wider than this leaves most readings of the point open.
@@ -82,7 +83,15 @@ def _interval_in_words(study: Study) -> str:
         return "held fixed, not fitted"
     if phi.ci95 is None:
         return "no interval: nothing was resampled"
-    return f"95 % interval {_signed(phi.ci95[0])} to {_signed(phi.ci95[1])}"
+    words = f"95 % interval {_signed(phi.ci95[0])} to {_signed(phi.ci95[1])}"
+    bootstrap = study.bootstrap
+    if bootstrap is not None and (at_edge := bootstrap.at_bounds.get("phi", 0)):
+        low, high = LOWER[PHI], UPPER[PHI]
+        words += (
+            f"; {at_edge} of {len(bootstrap.estimates)} resamples end at the edge of the search "
+            f"({_signed(low)} to {_signed(high)})"
+        )
+    return words
 
 
 def _signed(value: float) -> str:

@@ -57,9 +57,12 @@ def describe_fit(path: Path) -> str:
         return f"φ = {phi:.2f}, without an interval: {'; '.join(fit['warnings'])}"
     low, high = resampled["phi"]["ci95"]
     edge = " (the edge of the range searched)" if "phi" in fit["at_bounds"] else ""
+    at_edge = resampled["at_bounds"].get("phi", 0)
+    edges = f", {at_edge} of them at the edge of the range searched" if at_edge else ""
     return (
         f"φ = {phi:.2f}{edge}, 95 % interval {low:.2f} to {high:.2f} from {fit['n_runs']} runs "
-        f"({resampled['resamples']} resamples of {resampled['n_cells']} {resampled['unit']}s)"
+        f"({resampled['resamples']} resamples of {resampled['n_cells']} {resampled['unit']}s"
+        f"{edges})"
     )
 
 

@@ -155,6 +155,13 @@ def test_the_interval_in_words(scaling, ends, words):
     assert ("point within it says little" in verdict) == (ends[1] - ends[0] > 0.5)
 
 
+def test_resamples_at_the_edge_of_the_search_are_counted(scaling):
+    at_edge = dataclasses.replace(scaling.study.bootstrap, at_bounds={"phi": 7})
+    study = dataclasses.replace(scaling.study, bootstrap=at_edge)
+    html = scaling_sections.answer(dataclasses.replace(scaling, study=study)).html
+    assert "7 of 40 resamples end at the edge of the search (−3.00 to 3.00)" in html
+
+
 def test_without_resamples_there_is_no_verdict(scaling):
     study = dataclasses.replace(scaling.study, bootstrap=None)
     section = scaling_sections.answer(dataclasses.replace(scaling, study=study))

@@ -16,6 +16,7 @@ FIT = {
     "warnings": ["bootstrap: null: few runs"],
     "bootstrap": {
         "unit": "(budget, r) cell", "n_cells": 4, "resamples": 1000, "phi": {"ci95": [0.2, 1.25]},
+        "at_bounds": {"alpha": 3},
     },
 }  # fmt: skip
 
@@ -32,6 +33,11 @@ FIT = {
             {"at_bounds": ["phi"]},
             "φ = 0.46 (the edge of the range searched), 95 % interval 0.20 to 1.25 from 12 runs "
             "(1000 resamples of 4 (budget, r) cells)",
+        ),
+        (
+            {"bootstrap": FIT["bootstrap"] | {"at_bounds": {"phi": 40}}},
+            "φ = 0.46, 95 % interval 0.20 to 1.25 from 12 runs (1000 resamples of 4 (budget, r) "
+            "cells, 40 of them at the edge of the range searched)",
         ),
         ({"bootstrap": None}, "φ = 0.46, without an interval: bootstrap: null: few runs"),
     ],
