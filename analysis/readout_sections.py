@@ -129,7 +129,7 @@ def claims_table(found: Sequence[Claim]) -> str:
     """Published numbers beside those of these runs."""
     rows = [
         [
-            Html(f"{escape(each.text)}<br><span class=note>{escape(each.quantity)}</span>"),
+            f"{each.text} ({each.quantity})",
             Html(f"<strong>{each.verdict}</strong>") if each.verdict == HOLDS else each.verdict,
             None if each.here is None else each.here.text() + "*" * (each.here.seeds == 1),
             each.rule,
@@ -138,7 +138,7 @@ def claims_table(found: Sequence[Claim]) -> str:
         for each in found
     ]
     header = (
-        "statement of arXiv:2606.24898, and its number", "at this scale", "here", "holds if",
+        "statement of arXiv:2606.24898 (its number)", "at this scale", "here", "holds if",
         "there",
     )  # fmt: skip
     return table(

@@ -15,9 +15,9 @@ is the one with the lowest mean loss of the two, of three tried (loss at every l
 perplexity and mean norm of the state after the 6 loops of training):
 
     rate    RMSNorm        raw
-    3e-3    52.9 (5.4)     70.0 (22.5)
-    6e-3    52.3 (34.4)    53.0 (15.8)
-    1e-2    75.6 (237)     48.7 (11.4)
+    3e-3    52.9 (6.0)     70.0 (23.4)
+    6e-3    52.3 (37.3)    53.0 (16.4)
+    1e-2    75.6 (266)     48.7 (11.7)
 """
 
 from ml_collections import ConfigDict
