@@ -112,13 +112,13 @@ def _execute(
     return 0, outcomes
 
 
-def _report(study: Study, outcomes: dict[str, Ended], console: Console, again: str) -> int:
-    """Prints the table of results and what is missing."""
+def _report(study: Study, outcomes: dict[str, Ended], console: Console, retry: str) -> int:
+    """Prints the table of results and what is missing; `retry` is what tries it again."""
     states = {run.name: snapshot(run) for run in study.runs}
     _say(console, "\n" + results_table(study.runs, states))
     status = _name_unfinished(study, study.runs, outcomes, console)
-    if any(outcome.state == "failed" for outcome in outcomes.values()):
-        _say(console, f"failed runs are tried again by: {again}")
+    if any(state.state == "failed" for state in states.values()):
+        _say(console, f"failed runs are tried again by: {retry}")
     return status
 
 
@@ -187,6 +187,7 @@ def submit_study(
         if groups:
             backend.submit(groups)
         _say(console, _queue_heading(study, states, jobs, missing))
+    retry = again if retry_failed else f"{again} --retry_failed"
     if wait:
         at_once = len(jobs) + len(groups)
         display = SweepDisplay(study, states, at_once, console)
@@ -194,7 +195,7 @@ def submit_study(
         if status == cli.INTERRUPTED_STATUS:
             _say(console, f"look again: {again}")
             return status
-        return _report(study, outcomes, console, again)
+        return _report(study, outcomes, console, retry)
     jobs = backend.jobs()
     states = {run.name: snapshot(run) for run in study.runs}
     _say(console, "\n" + results_table(study.runs, states, jobs))
@@ -203,8 +204,7 @@ def submit_study(
     if jobs:
         _say(console, f"\nlook again, and submit what is missing by then: {again}")
     if any(states[run.name].state == "failed" for run in stopped):
-        option = "" if retry_failed else " --retry_failed"
-        _say(console, f"submit failed runs again: {again}{option}")
+        _say(console, f"failed runs are tried again by: {retry}")
     return status
 
 

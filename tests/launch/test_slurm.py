@@ -99,7 +99,7 @@ def test_failed_runs_are_submitted_when_asked_for(out, submit):
     status, output, _ = submit(out)
     assert status == 1
     assert "4 finished, 2 failed, 0 in the queue; 0 submitted" in output
-    assert "submit failed runs again: python -m launch.sweep" in output
+    assert re.search(r"failed runs are tried again by: python .* --retry_failed$", output, re.M)
     status, output, _ = submit(out, "--retry_failed", "--slurm_job=shape", "--wait")
     assert status == 1
     assert "2 submitted" in output

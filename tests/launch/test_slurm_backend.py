@@ -1,5 +1,7 @@
 """What the Slurm backend makes of squeue's answers and of the files that jobs leave."""
 
+import os
+import signal
 import sys
 
 import pytest
@@ -9,7 +11,7 @@ from launch.slurm import SlurmBackend, SlurmUnreachable
 from launch.slurm_plans import plan_submission, read_submissions
 from launch.study import load_study
 from looped_jax.errors import UserError
-from tests.launch.sweeps import PLANNED
+from tests.launch.sweeps import PLANNED, wait_until
 
 
 @pytest.fixture
@@ -26,7 +28,9 @@ def say(tmp_path, monkeypatch):
 
     def say(*jobs, status=0):
         lines = "\n".join("|".join(job) for job in jobs)
-        (folder / "squeue").write_text(f"#!/bin/sh\ncat <<'END'\n{lines}\nEND\nexit {status}\n")
+        (folder / "squeue").write_text(
+            f"#!/bin/sh\necho >>{folder}/asked\ncat <<'END'\n{lines}\nEND\nexit {status}\n"
+        )
         for name in ("squeue", "sbatch", "srun"):
             (folder / name).touch()
             (folder / name).chmod(0o755)
@@ -132,3 +136,16 @@ def test_options_of_another_backend_are_refused(sweep, tmp_path):
     status, output, errors = sweep(tmp_path, PLANNED, "--slurm_gpus=1")
     assert (status, output) == (2, "")
     assert errors == ("error: --slurm_gpus with --backend=local; allowed with --backend=slurm\n")
+
+
+def test_waiting_can_be_given_up(study, tmp_path, say, start):
+    submission = plan_submission("tiny", tmp_path, [study.runs])
+    say(("17", submission.name, "N/A", "RUNNING", "None"))
+    process = start(tmp_path, PLANNED, "--backend=slurm", "--wait", PATH=os.environ["PATH"])
+    assert "3 in the queue; 0 submitted" in process.stdout.readline()
+    asked = tmp_path / "bin" / "asked"  # by the call itself, and when it waits
+    wait_until(lambda: asked.read_text().count("\n") >= 2, "the wait")
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, "")
+    assert output.startswith("no longer waiting; the jobs go on\nlook again: python -m launch")

@@ -63,7 +63,6 @@ SlurmctldPort=${ports[0]}
 SlurmdPort=${ports[1]}
 AuthType=auth/munge
 AuthInfo=socket=$dir/munge.socket,cred_expire=5
-CredType=cred/munge
 SlurmUser=$user
 SlurmdUser=$user
 StateSaveLocation=$dir/state
@@ -74,18 +73,19 @@ SlurmctldLogFile=$dir/slurmctld.log
 SlurmdLogFile=$dir/slurmd.log
 SlurmdParameters=config_overrides
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SwitchType=switch/none
-JobAcctGatherType=jobacct_gather/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SchedulerParameters=sched_interval=2,batch_sched_delay=1,bf_interval=5
 KillWait=20
 ReturnToService=2
-MpiDefault=none
 NodeName=localhost NodeHostname=$host NodeAddr=127.0.0.1 CPUs=2 RealMemory=500 State=UNKNOWN
 PartitionName=main Nodes=localhost Default=YES MaxTime=INFINITE State=UP
 CONF
+  # From 23.11 on, slurmd needs cgroups even where nothing uses them, unless it is told otherwise.
+  if [[ $(printf '%s\n' 23.11 "$(slurmd -V)" | awk '{ print $NF }' | sort -V | head -n 1) == 23.11 ]]
+  then
+    echo "CgroupPlugin=disabled" >"$dir/cgroup.conf"
+  fi
   export SLURM_CONF=$dir/slurm.conf
   slurmctld -f "$SLURM_CONF"
   slurmd -f "$SLURM_CONF"
