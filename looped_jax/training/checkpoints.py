@@ -15,6 +15,7 @@ In a run of several processes all of them make every call; process 0 decides and
 import contextlib
 import json
 import logging
+import re
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -82,6 +83,9 @@ class Checkpoints:
         if keep < 1:
             raise UserError(f"keep={keep} checkpoints: allowed are whole numbers from 1")
         self.folder = Path(folder).absolute()
+        if re.search(r"\[.*\]", str(self.folder)):
+            # Orbax saves there, but takes the brackets for a pattern when it reads.
+            raise UserError(f"checkpoints in {self.folder}: allowed is a path without '[…]'")
         self._keep = keep
         self._orbax = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler())
         self._finisher = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")

@@ -416,3 +416,10 @@ def test_plain_orbax_reads_the_items(saved):
             saved / "30", args=ocp.args.Composite(params=ocp.args.StandardRestore())
         )
     np.testing.assert_array_equal(got.params["embed"], make_state(30).params["embed"])
+
+
+def test_a_path_that_could_not_be_read_back_is_refused(tmp_path):
+    with pytest.raises(
+        UserError, match=r"\[red\]one/checkpoints: allowed is a path without '\[…\]'"
+    ):
+        Checkpoints(tmp_path / "[red]one" / "checkpoints", keep=2)
