@@ -1,0 +1,134 @@
+"""Every command of the README runs, and its worked example of a new variant works."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.interchange import torch_zip
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
+CODE = ("looped_jax", "analysis", "launch", "configs", "tests", "pyproject.toml")
+
+# Commands tested elsewhere: what they start is this suite, or trains for minutes.
+TESTED_ELSEWHERE = {
+    "launch/quickstart.sh": "tests/launch/test_scripts.py",
+    "launch/test.sh": "tests/launch/test_scripts.py",
+}
+# What makes a long command short: (what it contains, words to replace or "", words).
+SHORTENED = (
+    ("looped_jax.train --config=configs/quickstart.py --workdir=runs/one", "",
+     "--config.budget.flops=3e9 --config.evaluation.max_windows=16 --config.evaluation.batch_size=8"
+     " --config.model.width=16"),
+    ("--recurrences=1,4,8", "--recurrences=1,4,8", "--recurrences=1,4 --max_tokens=8"),
+    ("interchange import", "head_dim=64", "head_dim=16"),
+    ("interchange import", "max_length=2048", "max_length=16"),
+    ("interchange import", "recurrences=4", "recurrences=3"),
+    ("launch.sweep", "", "--dry_run"),
+    ("analysis fit analysis/data/schwethelm2026_isodepth.csv", "", "--bootstrap=20 --starts=20"),
+)  # fmt: skip
+# Commands on the runs of a study, which --dry_run does not make.
+OF_A_STUDY = re.compile(r"runs/(quickstart|elastic|readout)\b")
+
+
+def blocks(language: str) -> list[str]:
+    """The README's fenced blocks in one language."""
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def commands() -> list[str]:
+    """Every line of the bash blocks, continued lines joined, without comments."""
+    text = "\n".join(blocks("bash")).replace("\\\n", " ")
+    lines = (shlex.split(line, comments=True) for line in text.splitlines())
+    return [shlex.join(line) for line in lines if line]
+
+
+def shortened(command: str) -> str:
+    for contained, old, new in SHORTENED:
+        if contained in command:
+            command = command.replace(old, new) if old else f"{command} {new}"
+    return command
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A folder to type the commands in: the code, and a checkpoint of a published project."""
+    folder = tmp_path_factory.mktemp("readme")
+    for name in CODE:
+        (folder / name).symlink_to(ROOT / name)
+    with np.load(ROOT / "tests" / "golden" / "isodepth_linear.npz") as arrays:
+        weights = {
+            key.removeprefix("param/"): np.ascontiguousarray(arrays[key])
+            for key in arrays.files
+            if key.startswith("param/")
+        }
+    torch_zip.save(torch_zip.state_dict(weights), folder / "model.pt")
+    return folder
+
+
+def run_in(folder: Path, words: list[str]) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
+    words = [sys.executable if word == "python" else word for word in words]
+    return subprocess.run(
+        words, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def test_every_command_runs_in_order(folder):
+    ran = []
+    for command in commands():
+        if command.split()[0] in TESTED_ELSEWHERE:
+            continue
+        short = shortened(command)
+        if OF_A_STUDY.search(command) and "--dry_run" not in short:
+            continue
+        done = run_in(folder, shlex.split(short))
+        assert done.returncode == 0, f"{short}\n{done.stdout}\n{done.stderr}"
+        ran.append(command)
+    assert len(ran) >= 12
+
+
+@pytest.mark.slow
+def test_every_command_on_a_study_runs_as_it_stands(tmp_path_factory):
+    """Trains the studies of the README: an hour on two cores."""
+    folder = tmp_path_factory.mktemp("studies")
+    for name in CODE:
+        (folder / name).symlink_to(ROOT / name)
+    prepare = next(c for c in commands() if "data.prepare" in c)
+    for command in [prepare, *(c for c in commands() if OF_A_STUDY.search(c))]:
+        words = [sys.executable if w == "python" else w for w in shlex.split(command)]
+        subprocess.run(words, cwd=folder, check=True)
+
+
+@pytest.mark.parametrize("script", TESTED_ELSEWHERE)
+def test_the_scripts_of_the_readme_are_tested(script):
+    assert script in commands()
+    assert Path(script).name in (ROOT / TESTED_ELSEWHERE[script]).read_text("utf-8")
+
+
+def test_the_worked_example_adds_an_injection_in_under_40_lines(tmp_path):
+    (patch,) = blocks("diff")
+    added = [line for line in patch.splitlines() if re.match(r"\+(?!\+\+)", line)]
+    assert len(added) < 40
+    for name in CODE:
+        source = ROOT / name
+        copy = shutil.copytree if source.is_dir() else shutil.copy
+        copy(source, tmp_path / name)
+    subprocess.run(["git", "apply", "-"], cwd=tmp_path, input=patch, text=True, check=True)
+    (test,) = re.findall(r"^\+\+\+ b/(tests/\S+)", patch, re.MULTILINE)
+    done = run_in(tmp_path, [sys.executable, "-m", "pytest", "-v", test])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+
+
+def test_links_lead_somewhere():
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        if not target.startswith("http"):
+            assert (ROOT / target).exists(), target
