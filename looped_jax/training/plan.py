@@ -15,6 +15,7 @@ import numpy as np
 
 from looped_jax import parallel
 from looped_jax.config import RunConfig
+from looped_jax.errors import UserError
 from looped_jax.model.accounting import Parameters, count_parameters
 from looped_jax.training import state as states
 from looped_jax.training.step import lower_step
@@ -75,13 +76,17 @@ def plan(run: RunConfig) -> Plan:
     """Compiles the run's step, without running it, and counts.
 
     Raises:
-      UserError: the mesh is not for these devices, or parameters or batch do not divide over it.
+      UserError: the mesh is not for these devices, parameters or batch do not divide over it, or
+        the devices' compiler does not say what memory a program takes.
     """
     mesh = parallel.mesh_from_text(run.mesh)
     parallel.check_batch(mesh, "data", run.data.batch_size, run.data.microbatches)
     parallel.check_batch(mesh, "evaluation", run.evaluation.batch_size)
     state = states.abstract_state(run.model, states.make_optimizer(run.optimizer.rule), mesh)
     memory = lower_step(run, mesh).compile().memory_analysis()
+    if memory is None:
+        kind = mesh.devices.flat[0].device_kind
+        raise UserError(f"devices {kind!r} do not say what memory a program takes")
     tokens = (run.data.batch_size, run.data.sequence_length + 1)
     of_parts = {
         "parameters": _bytes_on_a_device(state.params),
