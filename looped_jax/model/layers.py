@@ -10,11 +10,16 @@ from typing import cast
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from looped_jax.model import cache
 from looped_jax.model.config import ModelConfig
 
 Array = jax.Array
+
+# What policies of rematerialisation call the product with a parameter matrix: they do not see into
+# functions with a gradient of their own.
+PRODUCT = "product"
 
 
 def kernel_init(config: ModelConfig, fan_in: int) -> nn.initializers.Initializer:
@@ -45,7 +50,8 @@ def matmul(x: Array, kernel_IO: Array, dtype: jnp.dtype) -> Array:
     The kernel's gradient is float32, whatever the compute dtype.
     """
     x_NI = x.astype(dtype).reshape(-1, x.shape[-1])
-    return _product(x_NI, kernel_IO).reshape(*x.shape[:-1], kernel_IO.shape[1])
+    product_NO = checkpoint_name(_product(x_NI, kernel_IO), PRODUCT)
+    return product_NO.reshape(*x.shape[:-1], kernel_IO.shape[1])
 
 
 @jax.custom_vjp
@@ -261,7 +267,7 @@ class Layer(nn.Module):
 # What a layer keeps for its backward pass, by `model.remat`: everything else is computed again.
 KEPT_BY_REMAT = {
     "layer": jax.checkpoint_policies.nothing_saveable,
-    "products": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "products": jax.checkpoint_policies.save_only_these_names(PRODUCT),
 }
 
 

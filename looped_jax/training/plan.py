@@ -16,6 +16,7 @@ import numpy as np
 from looped_jax import parallel
 from looped_jax.config import RunConfig
 from looped_jax.errors import UserError
+from looped_jax.errors import UserError
 from looped_jax.model.accounting import Parameters, count_parameters
 from looped_jax.training import state as states
 from looped_jax.training.step import lower_step
@@ -84,6 +85,8 @@ def plan(run: RunConfig) -> Plan:
     parallel.check_batch(mesh, "evaluation", run.evaluation.batch_size)
     state = states.abstract_state(run.model, states.make_optimizer(run.optimizer.rule), mesh)
     memory = lower_step(run, mesh).compile().memory_analysis()
+    if memory is None:
+        raise UserError(f"the compiler for {jax.default_backend()} says nothing of memory")
     if memory is None:
         kind = mesh.devices.flat[0].device_kind
         raise UserError(f"devices {kind!r} do not say what memory a program takes")

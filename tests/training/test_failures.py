@@ -1,0 +1,268 @@
+"""Whatever happens to a run, started again it ends as the undisturbed run, bit for bit."""
+
+import itertools
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from looped_jax.errors import UserError
+from looped_jax.training import trainer
+from looped_jax.training.interruption import Interrupted
+from looped_jax.training.progress import Display
+from looped_jax.training.reporting import Diverged
+from looped_jax.training.run_folder import RunFolder
+from tests.tiny_runs import tiny_config
+from tests.training import faults
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(data, workdir, resume="may", mesh="data:1,fsdp:1,tensor:1"):
+    config = tiny_config(data.folder)
+    config.mesh = mesh
+    return trainer.train(config, workdir, resume, Display(Console(quiet=True)))
+
+
+def numbers(workdir):
+    """All that a run leaves and that does not depend on the clock: losses of all steps, summary."""
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    losses = [(line["step"], line["loss"]) for line in map(json.loads, lines)]
+    summary = RunFolder(workdir).read_summary()
+    timed = ("seconds", "tokens_per_second", "config_digest")
+    return losses, {name: value for name, value in summary.items() if name not in timed}
+
+
+def after_step(step, do):
+    """A `train_step` that calls `do` with the metrics of a step, before they are handed out."""
+    compiled = trainer.train_step
+
+    def with_it(*args):
+        inner, count = compiled(*args), itertools.count(1)
+
+        def stepping(*inputs):
+            state, metrics = inner(*inputs)
+            return state, do(metrics) if next(count) == step else metrics
+
+        return stepping
+
+    return with_it
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("runs") / "undisturbed"
+    run(data, workdir)
+    return numbers(workdir)
+
+
+@pytest.fixture
+def stopped(data, tmp_path, monkeypatch):
+    """The folder of a run that was stopped after step 8; it has checkpoints of steps 4 and 8."""
+
+    def stop(metrics):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return metrics
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "train_step", after_step(8, stop))
+        with pytest.raises(Interrupted):
+            run(data, tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda newest: faults.truncate(faults.array_file(newest)), "bytes instead of"),
+        (lambda newest: faults.flip_bit(faults.array_file(newest)), "does not match its digest"),
+        (lambda newest: faults.flip_bit(faults.array_file(newest, "rest")), "not match its digest"),
+        (faults.empty_folder, "its folder is empty"),
+    ],
+)
+def test_a_damaged_newest_checkpoint(data, stopped, undisturbed, caplog, damage, reason):
+    damage(stopped / "checkpoints" / "8")
+    with caplog.at_level(logging.INFO):
+        run(data, stopped, resume="must")
+    assert "checkpoints/8 is damaged: " in caplog.text
+    assert reason in caplog.text
+    assert "goes on after step 4" in caplog.text
+    assert numbers(stopped) == undisturbed
+
+
+@pytest.mark.parametrize("resume", ["may", "must"])
+def test_never_from_zero_when_all_checkpoints_are_damaged(data, stopped, resume):
+    for step in ("4", "8"):
+        faults.flip_bit(faults.array_file(stopped / "checkpoints" / step))
+    with pytest.raises(UserError, match=r"every checkpoint .* is damaged .*step 8: .*step 4: "):
+        run(data, stopped, resume)
+    assert RunFolder(stopped).status().state == "failed"
+
+
+def test_must_and_no(data, stopped, undisturbed, tmp_path):
+    with pytest.raises(UserError, match="holds no checkpoint and resume is 'must'"):
+        run(data, tmp_path / "new", resume="must")
+    with pytest.raises(UserError, match=r"holds checkpoints \(newest: step 8\) and resume is 'no'"):
+        run(data, stopped, resume="no")
+    run(data, stopped, resume="must")
+    assert numbers(stopped) == undisturbed
+
+
+@pytest.mark.parametrize("mesh", ["data:2,fsdp:2,tensor:2"])
+def test_restored_on_another_mesh(data, stopped, undisturbed, mesh):
+    run(data, stopped, resume="must", mesh=mesh)
+    (found, summary), (expected, undisturbed_summary) = numbers(stopped), undisturbed
+    assert found[:8] == expected[:8]
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    assert summary["loss"] == pytest.approx(undisturbed_summary["loss"], abs=2e-5)
+
+
+def test_not_finite_once(data, undisturbed, tmp_path, monkeypatch):
+    """A device that computes nonsense for a moment: the last good checkpoint is gone on from."""
+    poison = lambda metrics: metrics | {"loss": metrics["loss"] * np.float32(np.nan)}
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "train_step", after_step(6, poison))
+        with pytest.raises(Diverged, match="loss is nan in steps 6 to 6"):
+            run(data, tmp_path / "run")
+    assert RunFolder(tmp_path / "run").status().state == "diverged"
+    assert sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir()) == ["4"]
+    run(data, tmp_path / "run")
+    assert numbers(tmp_path / "run") == undisturbed
+
+
+def test_the_clock_goes_backwards(data, stopped, undisturbed, monkeypatch):
+    now = itertools.count(time.time(), -3600)
+    monkeypatch.setattr(time, "time", lambda: next(now))
+    summary = run(data, stopped, resume="must")
+    assert 0 < summary["seconds"] < 3600
+    assert summary["tokens_per_second"] > 0
+    assert numbers(stopped) == undisturbed
+
+
+def test_a_second_launch_is_refused(data, stopped, undisturbed):
+    with RunFolder(stopped).lock():
+        before = RunFolder(stopped).status()
+        with pytest.raises(UserError, match=rf"is in use by pid {os.getpid()} on host"):
+            run(data, stopped)
+        assert RunFolder(stopped).status() == before
+    run(data, stopped)
+    assert numbers(stopped) == undisturbed
+
+
+def test_another_dtype_or_shape_is_refused_by_name(data, stopped):
+    config = tiny_config(data.folder)
+    config.model.compute_dtype = "bfloat16"
+    with pytest.raises(UserError, match=r"model.compute_dtype float32 → bfloat16"):
+        trainer.train(config, stopped, "may", Display(Console(quiet=True)))
+
+
+# The command, which dies or runs out of disk at a certain place.
+COMMAND = """
+import os, signal, sys
+from pathlib import Path
+from looped_jax import cli, train
+from looped_jax.training import checkpoint_files, checkpoints, reporting, run_folder
+from tests.training import faults
+moment = sys.argv.pop(1)
+die = lambda *args, **kwargs: os.kill(os.getpid(), signal.SIGKILL)
+
+def second_time(call):
+    def calling(*args, **kwargs):
+        calls.append(call)
+        return die() if calls.count(call) == 2 else call(*args, **kwargs)
+    calls = []
+    return calling
+
+if moment == "digests":
+    checkpoint_files.write_json = second_time(checkpoint_files.write_json)
+if moment == "old one goes":
+    checkpoint_files.remove_old = second_time(checkpoint_files.remove_old)
+if moment == "orbax writes":
+    unfinished = checkpoint_files.unfinished_path
+    def path_and_death(folder, step, attempt):
+        if step == 8:
+            import threading
+            def watch():
+                while not list(folder.glob("8.unfinished*/params*")):
+                    pass
+                die()
+            threading.Thread(target=watch).start()
+        return unfinished(folder, step, attempt)
+    checkpoint_files.unfinished_path = path_and_death
+if moment == "summary":
+    run_folder.RunFolder.write_summary = die
+if moment == "half a line":
+    write = reporting.MetricsWriter.write
+    def half(self, step, metrics):
+        if step == 7:
+            self._file.write(b'{"step": 7, "lo')
+            self._file.flush()
+            while not (Path(self._file.name).parent / "checkpoints/4").exists():
+                pass
+            die()
+        write(self, step, metrics)
+    reporting.MetricsWriter.write = half
+if moment == "disk full":
+    save = checkpoints.Checkpoints.save
+    def full(self, step, state, extra):
+        if step < 8:
+            return save(self, step, state, extra)
+        self.wait()
+        with faults.no_space():
+            save(self, step, state, extra)
+            self.wait()
+    checkpoints.Checkpoints.save = full
+train.define_flags()
+cli.run(train.main)
+"""
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """A folder that keeps compiled programs for the processes of this file."""
+    return tmp_path_factory.mktemp("compiled")
+
+
+@pytest.mark.parametrize(
+    ("moment", "left"),
+    [
+        ("orbax writes", {"4"}),
+        ("digests", {"4"}),
+        ("old one goes", {"4", "8"}),
+        ("half a line", {"4"}),
+        ("summary", {"8", "12"}),
+        ("disk full", {"4"}),
+    ],
+)
+def test_killed_while_it_writes(data, undisturbed, tmp_path, compiled, moment, left):
+    config_file, workdir = tmp_path / "config.py", tmp_path / "run"
+    config_file.write_text(
+        "from tests.tiny_runs import tiny_config\n"
+        f"def get_config():\n    return tiny_config({str(data.folder)!r})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, moment, f"--config={config_file}", f"--workdir={workdir}"],
+        env=os.environ | {"JAX_COMPILATION_CACHE_DIR": str(compiled)},
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    status = RunFolder(workdir).status()
+    if moment == "disk full":
+        assert done.returncode == 1, done.stderr
+        assert "failed: cannot save the checkpoint of step 8 (step 4 is untouched)" in done.stderr
+        assert status.state == "failed"
+    else:
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert status.state == "running"
+    checkpoints = {path.name for path in (workdir / "checkpoints").iterdir()}
+    assert {name for name in checkpoints if name.isdigit()} == left
+    run(data, workdir, resume="must")
+    assert numbers(workdir) == undisturbed
+    assert RunFolder(workdir).status().state == "finished"
