@@ -16,7 +16,6 @@ import numpy as np
 from looped_jax import parallel
 from looped_jax.config import RunConfig
 from looped_jax.errors import UserError
-from looped_jax.errors import UserError
 from looped_jax.model.accounting import Parameters, count_parameters
 from looped_jax.training import state as states
 from looped_jax.training.step import lower_step
