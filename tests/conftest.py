@@ -3,8 +3,11 @@
 Implicit dtype promotion and silent broadcasting are errors.
 """
 
+import atexit
 import lzma
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,13 @@ import pytest
 # Eight simulated devices, before jax starts a backend; sharding tests need them.
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Many tests start processes that compile the same small programs: each is compiled once a session,
+# for all processes of it (xdist's among them, which inherit the variable).
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    cache = tempfile.mkdtemp(prefix="looped_jax_tests_")
+    atexit.register(shutil.rmtree, cache, ignore_errors=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = cache
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 
 import jax
 

@@ -107,6 +107,7 @@ def alone(data, tmp_path_factory):
     return train_alone(data, tmp_path_factory.mktemp("alone") / "run")
 
 
+@pytest.mark.slow
 def test_two_processes_train_what_one_does(data, alone, tmp_path):
     assert statuses(start(tmp_path, data)) == [0, 0], said(tmp_path, 0) + said(tmp_path, 1)
     assert losses(tmp_path / "run") == pytest.approx(alone, abs=2e-5)
