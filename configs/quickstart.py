@@ -43,7 +43,6 @@ def run(*, r: int, width: int, flops: float) -> ConfigDict:
         vocab_size=512, width=width, head_dim=width // HEADS, effective_layers=EFFECTIVE_LAYERS,
         ends=1, recurrences=r, max_length=64,
     )  # fmt: skip
-    c.model.remat = "layer"  # on a CPU recomputing layers is faster than keeping their activations
     # The reference at which the rates below were tuned: this width, this batch, these tokens.
     c.optimizer = base.muonh_adamw(d_ref=32, batch_ref=512, tokens_ref=2.5e5)
     for group in c.optimizer.rates:

@@ -3,11 +3,8 @@
 Implicit dtype promotion and silent broadcasting are errors.
 """
 
-import atexit
 import lzma
 import os
-import shutil
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,13 +12,6 @@ import pytest
 # Eight simulated devices, before jax starts a backend; sharding tests need them.
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Many tests start processes that compile the same small programs: each is compiled once a session,
-# for all processes of it (xdist's among them, which inherit the variable).
-if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    cache = tempfile.mkdtemp(prefix="looped_jax_tests_")
-    atexit.register(shutil.rmtree, cache, ignore_errors=True)
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = cache
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 
 import jax
 
@@ -31,6 +21,16 @@ from looped_jax.data.shards import TokenData
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# These files take longest. They begin first, so that no process waits for another at the end.
+LONGEST = (
+    "test_readme.py", "test_notebook.py", "test_slurm.py", "test_failures.py", "test_trainer.py",
+    "test_sweep.py",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONGEST.index(n) if (n := item.path.name) in LONGEST else 99)
 
 
 @pytest.fixture(scope="session")
