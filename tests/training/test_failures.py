@@ -116,6 +116,7 @@ def test_must_and_no(data, stopped, undisturbed, tmp_path):
     assert numbers(stopped) == undisturbed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mesh", ["data:2,fsdp:2,tensor:2"])
 def test_restored_on_another_mesh(data, stopped, undisturbed, mesh):
     run(data, stopped, resume="must", mesh=mesh)

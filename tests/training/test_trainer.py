@@ -198,6 +198,7 @@ def test_an_interruption_does_not_forget_the_step(data, tmp_path, monkeypatch):
     assert RunFolder(workdir).status().step == 1
 
 
+@pytest.mark.slow
 def test_killed_and_typed_again_equals_straight(data, tmp_path):
     """kill -9 at some moment in the middle, through the command line."""
     config_file = tmp_path / "config.py"
