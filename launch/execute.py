@@ -5,7 +5,6 @@ a process may be, `interrupt` is its handler.
 """
 
 import contextlib
-import fcntl
 import os
 import sys
 import time
@@ -22,6 +21,7 @@ from rich.console import Console
 from launch.local import OUTPUT
 from looped_jax import processes
 from looped_jax.errors import UserError
+from looped_jax.lock import is_locked
 from looped_jax.training.interruption import Interrupted
 from looped_jax.training.progress import Display
 from looped_jax.training.reporting import Diverged
@@ -89,21 +89,8 @@ def _train(folder: RunFolder, config: dict[str, Any], console: Console) -> tuple
 def _wait_for_lock(folder: RunFolder) -> None:
     """Gives the process of a sweep or job that was killed the time to end; train() names others."""
     deadline = time.monotonic() + LOCK_SECONDS
-    while _is_locked(folder.lock_path) and time.monotonic() < deadline:
+    while is_locked(folder.lock_path) and time.monotonic() < deadline:
         time.sleep(0.2)
-
-
-def _is_locked(path: Path) -> bool:
-    if not path.exists():
-        return False
-    with open(path) as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:  # a file system without locks
-            return False
-    return False
 
 
 @contextlib.contextmanager

@@ -8,10 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from tests.interchange import torch_zip
+from tests.interchange import test_importing
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -60,16 +59,15 @@ def shortened(command: str) -> str:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     """A folder to type the commands in: the code, and a checkpoint of a published project."""
-    folder = tmp_path_factory.mktemp("readme")
+    folder = link_code(tmp_path_factory.mktemp("readme"))
+    _, weights = test_importing.golden("isodepth_linear")
+    test_importing.write(weights, "pt", folder)
+    return folder
+
+
+def link_code(folder: Path) -> Path:
     for name in CODE:
         (folder / name).symlink_to(ROOT / name)
-    with np.load(ROOT / "tests" / "golden" / "isodepth_linear.npz") as arrays:
-        weights = {
-            key.removeprefix("param/"): np.ascontiguousarray(arrays[key])
-            for key in arrays.files
-            if key.startswith("param/")
-        }
-    torch_zip.save(torch_zip.state_dict(weights), folder / "model.pt")
     return folder
 
 
@@ -98,9 +96,7 @@ def test_every_command_runs_in_order(folder):
 @pytest.mark.slow
 def test_every_command_on_a_study_runs_as_it_stands(tmp_path_factory):
     """Trains the studies of the README: an hour on two cores."""
-    folder = tmp_path_factory.mktemp("studies")
-    for name in CODE:
-        (folder / name).symlink_to(ROOT / name)
+    folder = link_code(tmp_path_factory.mktemp("studies"))
     prepare = next(c for c in commands() if "data.prepare" in c)
     for command in [prepare, *(c for c in commands() if OF_A_STUDY.search(c))]:
         words = [sys.executable if w == "python" else w for w in shlex.split(command)]
