@@ -8,13 +8,10 @@ the holder's pid if there is another; with `--wait` it waits for its end.
 """
 
 import argparse
-import contextlib
 import errno
 import fcntl
 import os
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 _NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
@@ -25,17 +22,6 @@ class Busy(Exception):
     def __init__(self, pid: int | None):
         super().__init__(f"pid {pid or 'unknown'}")
         self.pid = pid
-
-
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Holds the lock file `path` inside the block. Raises Busy."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        acquire(descriptor, os.getpid())
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def acquire(descriptor: int, pid: int, wait: bool = False) -> None:

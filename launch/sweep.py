@@ -14,6 +14,7 @@ jobs have). Runs in the queue are left alone; failed ones are listed with their 
 """
 
 import contextlib
+import os
 import shlex
 import sys
 from collections import Counter
@@ -24,7 +25,7 @@ import jax
 from absl import flags
 from rich.console import Console
 
-from launch import lock, resources
+from launch import resources
 from launch.backend import Backend, Ended
 from launch.display import SweepDisplay, failure_lines, is_over
 from launch.estimate import describe_plan
@@ -38,6 +39,7 @@ from launch.table import results_table
 from looped_jax import cli
 from looped_jax.errors import UserError
 from looped_jax.files import writable_folder
+from looped_jax.lock import Held, locked
 from looped_jax.training.interruption import StopRequest
 
 UNFINISHED_STATUS = 1
@@ -232,10 +234,10 @@ def _queue_heading(
 @contextlib.contextmanager
 def _only_sweep_in(out: Path) -> Iterator[None]:
     try:
-        with lock.locked(out / ".lock"):
+        with locked(out / ".lock", f"pid {os.getpid()}"):
             yield
-    except lock.Busy as busy:
-        raise UserError(f"a sweep is already at work in {out}: {busy}") from None
+    except Held as held:
+        raise UserError(f"a sweep is already at work in {out}: {held}") from None
 
 
 def _say(console: Console, text: str) -> None:
