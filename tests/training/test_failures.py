@@ -4,6 +4,7 @@ import itertools
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from looped_jax.data.prepare import prepare
 from looped_jax.errors import UserError
 from looped_jax.training import trainer
 from looped_jax.training.interruption import Interrupted
@@ -158,11 +160,46 @@ def test_a_second_launch_is_refused(data, stopped, undisturbed):
     assert numbers(stopped) == undisturbed
 
 
-def test_another_dtype_or_shape_is_refused_by_name(data, stopped):
+@pytest.mark.parametrize(
+    ("key", "value", "change"),
+    [
+        ("model.compute_dtype", "bfloat16", r"model.compute_dtype float32 → bfloat16"),
+        ("model.rope_base", 500.0, r"model.rope_base 10000.0 → 500.0"),
+        ("model.width", 32, r"model.width 16 → 32"),
+    ],
+)
+def test_a_changed_config_is_refused_by_key(data, stopped, undisturbed, key, value, change):
     config = tiny_config(data.folder)
-    config.model.compute_dtype = "bfloat16"
-    with pytest.raises(UserError, match=r"model.compute_dtype float32 → bfloat16"):
+    with config.unlocked():
+        config.update_from_flattened_dict({key: value})
+    with pytest.raises(UserError, match=change):
         trainer.train(config, stopped, "may", Display(Console(quiet=True)))
+    run(data, stopped, resume="must")
+    assert numbers(stopped) == undisturbed
+
+
+def test_changed_data_is_refused_by_digest(data, novel, stopped, undisturbed, tmp_path):
+    """Prepared anew in the same folder from other text, then from the first text again."""
+    folder, kept = data.folder, tmp_path / "kept"
+    texts = {"train": novel[200_000:260_000], "held_out": novel[:60_000]}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.txt").write_text(text, "utf-8")
+    folder.rename(kept)
+    try:
+        other = prepare(
+            str(tmp_path / "train.txt"), folder,
+            validation=str(tmp_path / "held_out.txt"), vocab_size=300, say=str,
+        )  # fmt: skip
+        with pytest.raises(
+            UserError, match=f"digest {other.digest[:12]}; allowed .*: {data.digest[:12]}"
+        ):
+            run(data, stopped)
+        assert RunFolder(stopped).status().state == "failed"
+    finally:
+        shutil.rmtree(folder)
+        kept.rename(folder)
+    run(data, stopped, resume="must")
+    assert numbers(stopped) == undisturbed
 
 
 # The command, which dies or runs out of disk at a certain place.

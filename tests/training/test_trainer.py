@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from looped_jax.data.prepare import prepare
 from looped_jax.errors import UserError
 from looped_jax.evaluation import loss
 from looped_jax.training import step as steps
@@ -241,34 +240,6 @@ def test_divergence_keeps_the_last_good_checkpoint(data, tmp_path):
     assert status.state == "diverged"
     assert "in steps" in status.reason
     assert not (tmp_path / "run" / "summary.json").exists()
-
-
-def test_other_data_under_a_run_is_refused(novel, data, tmp_path, monkeypatch):
-    workdir = tmp_path / "run"
-    config = tiny_config(data.folder, steps=8)
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer, "summarise", None)  # stops after the last checkpoint
-        with pytest.raises(TypeError):
-            run(config, workdir)
-    assert RunFolder(workdir).status().state == "failed"
-    (tmp_path / "text.txt").write_text(novel[200_000:260_000])
-    (tmp_path / "held_out.txt").write_text(novel[:60_000])
-    other = prepare(
-        str(tmp_path / "text.txt"), tmp_path / "other",
-        validation=str(tmp_path / "held_out.txt"), vocab_size=300, say=str,
-    )  # fmt: skip
-    config.data.folder = str(other.folder)
-    with pytest.raises(
-        UserError, match=f"digest {other.digest[:12]}; allowed .*{data.digest[:12]}"
-    ):
-        run(config, workdir)
-
-
-def test_a_changed_config_is_refused_by_key(straight, data):
-    config = tiny_config(data.folder)
-    config.model.rope_base = 500.0
-    with pytest.raises(UserError, match=r"model.rope_base 10000.0 → 500.0"):
-        run(config, straight[0])
 
 
 def test_too_small_a_vocabulary_is_refused(data, tmp_path):
