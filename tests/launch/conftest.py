@@ -1,18 +1,16 @@
 """A tiny study on tiny data, and sweeps of it as a user starts them."""
 
+import contextlib
 import os
 import random
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
-from pathlib import Path
 
 import pytest
 
 from looped_jax.data.prepare import prepare
-from tests.launch.sweeps import ROOT, TIMEOUT_S, TINY
+from tests.launch.sweeps import ROOT, Sweeps
 
 SLURM_PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue")
 
@@ -68,35 +66,13 @@ def slurm():
 
 @pytest.fixture
 def start(data, environment):
-    """Starts `python -m launch.sweep`; what a test leaves running is killed."""
-    started = []
-
-    def start(out: Path, study: Path = TINY, *arguments: str, **more: str) -> subprocess.Popen[str]:
-        command = [
-            sys.executable, "-m", "launch.sweep", f"--study={study}", f"--out={out}",
-            f"--data={data}", *arguments,
-        ]  # fmt: skip
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environment | more, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
+    """Starts a sweep: `Sweeps.start`."""
+    with contextlib.closing(Sweeps(data, environment)) as sweeps:
+        yield sweeps.start
 
 
 @pytest.fixture
-def sweep(start):
-    """Runs a sweep to its end: (exit status, output, errors)."""
-
-    def sweep(*arguments, **more: str) -> tuple[int, str, str]:
-        process = start(*arguments, **more)
-        output, errors = process.communicate(timeout=TIMEOUT_S)
-        return process.returncode, output, errors
-
-    return sweep
+def sweep(data, environment):
+    """Runs a sweep to its end: `Sweeps.run`."""
+    with contextlib.closing(Sweeps(data, environment)) as sweeps:
+        yield sweeps.run

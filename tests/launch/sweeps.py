@@ -1,8 +1,12 @@
-"""What the tests of sweeps look at."""
+"""Sweeps as a user starts them, and what the tests of them look at."""
 
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from looped_jax.training.run_folder import RunFolder
 
@@ -12,6 +16,40 @@ PLANNED = Path(__file__).with_name("planned_study.py")
 SLURM = Path(__file__).with_name("slurm_study.py")
 BROKEN = Path(__file__).with_name("broken_study.py")
 TIMEOUT_S = 300
+
+
+class Sweeps:
+    """Starts `python -m launch.sweep`; what is left running is killed at the end."""
+
+    def __init__(self, data: Path, environment: dict[str, str]):
+        self._data, self._environment = data, environment
+        self._started: list[subprocess.Popen[str]] = []
+
+    def start(
+        self, out: Path, study: Path = TINY, *arguments: str, **more: str
+    ) -> subprocess.Popen[str]:
+        command = [
+            sys.executable, "-m", "launch.sweep", f"--study={study}", f"--out={out}",
+            f"--data={self._data}", *arguments,
+        ]  # fmt: skip
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=self._environment | more, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        self._started.append(process)
+        return process
+
+    def run(self, *arguments: Any, **more: str) -> tuple[int, str, str]:
+        """Runs a sweep to its end: (exit status, output, errors)."""
+        process = self.start(*arguments, **more)
+        output, errors = process.communicate(timeout=TIMEOUT_S)
+        return process.returncode, output, errors
+
+    def close(self) -> None:
+        for process in self._started:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+                process.communicate()
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:

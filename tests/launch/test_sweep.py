@@ -1,24 +1,43 @@
 """Studies as a user runs them: to their end, again, interrupted, killed, with bad runs."""
 
+import contextlib
 import os
 import re
 import signal
 
 import pytest
 
-from tests.launch.sweeps import BROKEN, TINY, folders, losses, saved_steps, states, wait_until
+from tests.launch.sweeps import (
+    BROKEN,
+    TINY,
+    Sweeps,
+    folders,
+    losses,
+    saved_steps,
+    states,
+    wait_until,
+)
 
 NAMES = ["r2_100", "r2_200"]
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    return tmp_path_factory.mktemp("undisturbed") / "study"
-
-
-def test_a_study_is_run_to_its_end_and_not_again(undisturbed, sweep):
-    status, output, _ = sweep(undisturbed, TINY, "--workers=1", JAX_LOG_COMPILES="1")
+def first_call(data, environment, tmp_path_factory):
+    """(folder, output) of a study that one call ran to its end."""
+    out = tmp_path_factory.mktemp("undisturbed") / "study"
+    with contextlib.closing(Sweeps(data, environment)) as sweeps:
+        status, output, _ = sweeps.run(out, TINY, "--workers=1", JAX_LOG_COMPILES="1")
     assert status == 0
+    return out, output
+
+
+@pytest.fixture
+def undisturbed(first_call):
+    return first_call[0]
+
+
+def test_a_study_is_run_to_its_end_and_not_again(first_call, sweep):
+    undisturbed, output = first_call
     assert "study tiny: 2 runs" in output
     for name in NAMES:
         assert re.search(rf"^finished {name}: loss \d\.\d{{4}} nats \(\d:\d\d, ", output, re.M)
