@@ -31,14 +31,18 @@ SHAPES = ((256, 256, 8, 4096), (64, 128, 16, 2048))
 SECONDS = 8.0
 
 
-def run_of(width: int, length: int, batch: int, vocabulary: int, r: int) -> RunConfig:
-    """The iso-depth model 2 + 16 + 2 at this shape."""
+def run_of(
+    width: int, length: int, batch: int, vocabulary: int, r: int, applied: int | None = None
+) -> RunConfig:
+    """The iso-depth model 2 + 16 + 2 at this shape; its block applied `applied` times, or r."""
     c = base.get_config()
     c.model = base.isodepth_model(
         vocab_size=vocabulary, width=width, head_dim=64, effective_layers=20, ends=2,
         recurrences=r, max_length=length,
     )  # fmt: skip
     c.model.remat = "layer"
+    if applied is not None:
+        c.model.recurrences = applied
     c.data.sequence_length, c.data.batch_size = length, batch
     c.mesh = "data:1,fsdp:1,tensor:1"
     return resolve(c)
@@ -114,8 +118,8 @@ def plain_step(run: RunConfig, mesh: jax.sharding.Mesh) -> Callable[..., Any]:
     return jax.jit(step, donate_argnums=0)
 
 
-def measure(label: str, run: RunConfig, make_step: Callable[..., Any]) -> float:
-    """Prints one line and returns the seconds of a step."""
+def measure(label: str, run: RunConfig, make_step: Callable[..., Any]) -> tuple[float, float]:
+    """Prints one line and returns the seconds of a step, and those of compiling it."""
     stepping = Stepping(run, make_step)
     before = matrix_rate()
     seconds = median_seconds(stepping)
@@ -128,7 +132,7 @@ def measure(label: str, run: RunConfig, make_step: Callable[..., Any]) -> float:
         f"compiled in {stepping.compile_seconds:.1f} s, process peak {peak_gib:.2f} GiB",
         flush=True,
     )
-    return seconds
+    return seconds, stepping.compile_seconds
 
 
 def main() -> None:
@@ -136,11 +140,18 @@ def main() -> None:
     with parallel.active(mesh):
         for shape in SHAPES:
             name = "d={} T={} B={} V={}".format(*shape)
-            ours = measure(f"{name} r=4", run_of(*shape, r=4), train_step)
-            plain = measure("  plain autodiff, layers recomputed", run_of(*shape, r=4), plain_step)
+            ours, _ = measure(f"{name} r=4", run_of(*shape, r=4), train_step)
+            plain, _ = measure(
+                "  plain autodiff, layers recomputed", run_of(*shape, r=4), plain_step
+            )
             print(f"  ratio of step times, ours to plain: {ours / plain:.2f}")
-        for r in (1, 8):
-            measure(f"d=64 r={r}", run_of(*SHAPES[1], r=r), train_step)
+        small = SHAPES[1]
+        _, eight = measure("d=64 r=8: 2 + 2 x 8 + 2 layers", run_of(*small, r=8), train_step)
+        once = run_of(*small, r=8, applied=1)
+        _, one = measure("d=64, its block once: 2 + 2 + 2", once, train_step)
+        print(f"  ratio of compile times, r=8 to the same block once: {eight / one:.2f}")
+        _, flat = measure("d=64 r=1: one stack of 20", run_of(*small, r=1), train_step)
+        print(f"  ratio of compile times, r=8 to one stack: {eight / flat:.2f}")
 
 
 if __name__ == "__main__":

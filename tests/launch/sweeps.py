@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 TINY = Path(__file__).with_name("tiny_study.py")
 PLANNED = Path(__file__).with_name("planned_study.py")
 SLURM = Path(__file__).with_name("slurm_study.py")
+SLURM_LONG = Path(__file__).with_name("slurm_long_study.py")
 BROKEN = Path(__file__).with_name("broken_study.py")
 TIMEOUT_S = 300
 
