@@ -20,7 +20,9 @@ from looped_jax.training.transfer import Transfer
 
 # Keys that may differ between the launches of one run: they change its numbers by the order of
 # sums at most (with dropout, microbatches draw masks of their own).
-MAY_CHANGE = ("checkpoint", "log", "mesh", "processes", "data.folder", "data.microbatches")
+MAY_CHANGE = (
+    "checkpoint", "log", "mesh", "processes", "data.folder", "data.microbatches", "data.verify",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +31,7 @@ class DataConfig:
     sequence_length: int
     batch_size: int
     microbatches: int
+    verify: bool
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ validation-bytes-00000.npy …   for each validation token, the bytes of text it
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -155,14 +155,31 @@ class TokenData:
         end_of_text = self.manifest["tokenizer"]["end_of_text"]
         return tokenizers.load(self.folder / TOKENIZER, end_of_text)
 
-    def verify(self) -> None:
-        """Reads everything and compares digests. Raises UserError naming a file that changed."""
-        expected = {TOKENIZER: self.manifest["tokenizer"]["sha256"]}
+    @cached_property
+    def digests(self) -> dict[Path, str]:
+        """SHA-256 of every file, as the manifest has it."""
+        found = {self.folder / TOKENIZER: self.manifest["tokenizer"]["sha256"]}
         for name in STREAMS:
-            expected |= {s["file"]: s["sha256"] for s in self.manifest["streams"][name]["shards"]}
-        for file, digest in expected.items():
-            if sha256_of_file(self.folder / file) != digest:
-                raise UserError(f"{self.folder / file} is not the file that was prepared")
+            for shard in self.manifest["streams"][name]["shards"]:
+                found[self.folder / shard["file"]] = shard["sha256"]
+        return found
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files that `verify` reads."""
+        return sum(path.stat().st_size for path in self.digests if path.exists())
+
+    def verify(self, checked: Callable[[int], None] = lambda size: None) -> None:
+        """Reads everything and compares digests; calls `checked` with each file's bytes.
+
+        Raises UserError naming a file that is missing or changed.
+        """
+        for path, digest in self.digests.items():
+            if not path.exists():
+                raise UserError(f"{path} is missing: prepare the data again into a new folder")
+            if sha256_of_file(path) != digest:
+                raise UserError(f"{path} is not the file that was prepared")
+            checked(path.stat().st_size)
 
 
 class ShardWriter:

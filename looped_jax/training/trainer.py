@@ -35,6 +35,9 @@ from looped_jax.training.reporting import (
 from looped_jax.training.run_folder import RunFolder, State
 from looped_jax.training.step import train_step
 
+# Bytes of data from which on reading them takes more than some seconds.
+LONG_TO_READ = 2e9
+
 _log = logging.getLogger(__name__)
 
 
@@ -115,6 +118,8 @@ def _train(
     stop: StopRequest,
 ) -> dict[str, Any]:
     data = processes.everywhere(lambda: open_data(run))
+    if run.data.verify:
+        processes.everywhere(lambda: verify_data(data, display))
     processes.same_everywhere("the digest of the data", data.digest)
     mesh = parallel.mesh_from_text(run.mesh)
     parallel.check_batch(mesh, "data", run.data.batch_size, run.data.microbatches)
@@ -280,6 +285,15 @@ def open_data(run: RunConfig) -> TokenData:
         )
     count_train_windows(data, run.data.sequence_length)
     return data
+
+
+def verify_data(data: TokenData, display: Display) -> None:
+    """Raises UserError if a file is no longer what was prepared; shows progress if it takes long."""
+    if data.size < LONG_TO_READ:
+        data.verify()
+        return
+    with display.track(f"verifying {data.folder}", data.size, unit="bytes") as progress:
+        data.verify(lambda size: progress.update(progress.done + size))
 
 
 def summarise(

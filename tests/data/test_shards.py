@@ -98,3 +98,15 @@ def test_verify_finds_a_flipped_bit(copy, name):
     (copy / name).write_bytes(content)
     with pytest.raises(UserError, match=f"{name} is not the file that was prepared"):
         TokenData.open(copy).verify()
+
+
+def test_verify_finds_a_missing_tokenizer(copy):
+    (copy / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match=r"tokenizer\.json is missing"):
+        TokenData.open(copy).verify()
+
+
+def test_verify_tells_what_it_has_read(data):
+    read: list[int] = []
+    data.verify(read.append)
+    assert sum(read) == data.size == sum(path.stat().st_size for path in data.digests)

@@ -4,7 +4,7 @@ from ml_collections import ConfigDict
 
 from tests.launch import tiny_study
 
-STEPS = {"short": 200, "long": 40_000}
+STEPS = {"short": 200, "long": 60_000}
 
 
 def get_runs() -> list[ConfigDict]:

@@ -1,5 +1,6 @@
 """Whatever happens to a run, started again it ends as the undisturbed run, bit for bit."""
 
+import io
 import itertools
 import json
 import logging
@@ -200,6 +201,28 @@ def test_changed_data_is_refused_by_digest(data, novel, stopped, undisturbed, tm
         kept.rename(folder)
     run(data, stopped, resume="must")
     assert numbers(stopped) == undisturbed
+
+
+def test_a_shard_that_changed_under_its_manifest_is_named(data, stopped, undisturbed, tmp_path):
+    config = tiny_config(tmp_path / "copy")
+    shutil.copytree(data.folder, tmp_path / "copy")
+    faults.flip_bit(tmp_path / "copy" / "train-00000.npy")
+    with pytest.raises(UserError, match=r"train-00000\.npy is not the file that was prepared"):
+        trainer.train(config, stopped, "may", Display(Console(quiet=True)))
+    shutil.copytree(stopped, tmp_path / "unverified")
+    config.data.verify = False
+    trainer.train(config, tmp_path / "unverified", "must", Display(Console(quiet=True)))
+    assert numbers(tmp_path / "unverified") != undisturbed
+    run(data, stopped, resume="must")
+    assert numbers(stopped) == undisturbed
+
+
+def test_long_verification_shows_progress(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer, "LONG_TO_READ", 0)
+    console = Console(file=io.StringIO())
+    trainer.verify_data(data, Display(console))
+    size = f"{data.size:,}"
+    assert f"verifying {data.folder}: {size}/{size} bytes (100 %)" in console.file.getvalue()
 
 
 # The command, which dies or runs out of disk at a certain place.
