@@ -288,7 +288,7 @@ def open_data(run: RunConfig) -> TokenData:
 
 
 def verify_data(data: TokenData, display: Display) -> None:
-    """Raises UserError for a file that is not what was prepared; shows progress if it takes long."""
+    """Raises UserError for a file that is not what was prepared; progress if it takes long."""
     if data.size < LONG_TO_READ:
         data.verify()
         return
