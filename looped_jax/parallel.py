@@ -26,6 +26,8 @@ LOGICAL_AXES: dict[str, str | tuple[str, ...] | None] = {
     "length": None,
     "width": None,
     "hidden": "tensor",
+    # stacked matrices in an optimiser's update
+    "matrices": ("data", "fsdp", "tensor"),
     # parameters
     "vocab": "tensor",
     "embed": "fsdp",

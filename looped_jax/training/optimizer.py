@@ -18,6 +18,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -207,25 +208,37 @@ def orthogonalize(kernels: Params) -> Params:
     """A tree of kernels, every matrix with its singular values brought near 1.
 
     Kernels of one name and shape in several stacks (prelude, core, coda) are taken together: one
-    loop to compile, and fewer, larger products.
+    loop to compile, and fewer, larger products. On a mesh each device has its share of the
+    matrices, whole, so that nothing is computed twice and no product waits for another device.
     """
-    stacks: dict[Any, list[str]] = collections.defaultdict(list)
     flat = {_join(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(kernels)}
+    alike: dict[Any, list[str]] = collections.defaultdict(list)
     for path, kernel in flat.items():
-        stacks[path.partition("/")[2], kernel.shape[1:]].append(path)
+        alike[path.partition("/")[2], kernel.shape[1:]].append(path)
+    spread = lambda x_NIO: nn.with_logical_constraint(x_NIO, ("matrices", None, None))
     found: dict[str, jax.Array] = {}
-    for paths in stacks.values():
-        parts = [flat[path] for path in paths]
-        joined = jnp.concatenate(parts) if len(parts) > 1 else parts[0]
+    for paths in alike.values():
+        parts = [_as_matrices(path, flat[path]) for path in paths]
+        joined_NIO = spread(newton_schulz(spread(jnp.concatenate(parts))))
         ends = np.cumsum([len(part) for part in parts])[:-1]
-        found |= zip(paths, jnp.split(_orthogonal(paths[0], joined), ends), strict=True)
+        for path, x_NIO in zip(paths, jnp.split(joined_NIO, ends), strict=True):
+            found[path] = _as_kernel(path, x_NIO, flat[path].shape)
     return _map_paths(lambda path, _: found[path], kernels)
 
 
-def _orthogonal(path: str, kernel: jax.Array) -> jax.Array:
+def _as_matrices(path: str, kernel: jax.Array) -> jax.Array:
+    """The matrices of a kernel, (N, rows, columns)."""
     if FUSED_KERNEL.fullmatch(path):
-        return jnp.moveaxis(newton_schulz(jnp.moveaxis(kernel, -2, -3)), -3, -2)
-    return newton_schulz(kernel)
+        kernel = jnp.moveaxis(kernel, -2, -3)
+    return kernel.reshape(-1, *kernel.shape[-2:])
+
+
+def _as_kernel(path: str, x_NIO: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """What `_as_matrices` took apart."""
+    if FUSED_KERNEL.fullmatch(path):
+        *stack, rows, fused, columns = shape
+        return jnp.moveaxis(x_NIO.reshape(*stack, fused, rows, columns), -3, -2)
+    return x_NIO.reshape(shape)
 
 
 def newton_schulz(x: jax.Array) -> jax.Array:

@@ -1,14 +1,18 @@
 """How fast a training step is on this machine, beside what the machine's own matrix product does.
 
-    python -m tests.benchmarks.train_step            # about four minutes on two CPU cores
+    python -m tests.benchmarks.train_step            # about six minutes on two CPU cores
 
-Every line is one whole step (forward, backward, loss, MuonH + AdamW): tokens/s, GFLOP/s by the
-analytic count of `accounting.py`, and the share of the rate of a 1024 x 1024 x 1024 float32 product
-timed in the same process, right before and after. Recomputed activations and the optimiser's own
-products are work that the count leaves out. The baseline is the same model under plain JAX
-autodiff: a scan over recurrences, every layer recomputed, and whole logits.
+On CPUs each core is a device, as with JAX_NUM_CPU_DEVICES=2: a step is timed on one device, which
+all cores work for, and with its batch over the devices (mesh data:-1). Every line is one whole step
+(forward, backward, loss, MuonH + AdamW): tokens/s, GFLOP/s by the analytic count of
+`accounting.py`, and the share of the rate of a 1024 x 1024 x 1024 float32 product timed in the same
+process, right before and after. Recomputed activations and the optimiser's own products are work
+that the count leaves out. The baseline is the same model under plain JAX autodiff: a scan over
+recurrences, every layer recomputed, and whole logits.
 """
 
+import math
+import os
 import resource
 import time
 from collections.abc import Callable
@@ -29,11 +33,13 @@ from looped_jax.training.step import train_step
 # width, T, B, V: the two shapes that are tracked.
 SHAPES = ((256, 256, 8, 4096), (64, 128, 16, 2048))
 SECONDS = 8.0
+ONE_DEVICE, ALL_DEVICES = "data:1,fsdp:1,tensor:1", "data:-1,fsdp:1,tensor:1"
 
 
 def run_of(
-    width: int, length: int, batch: int, vocabulary: int, r: int, applied: int | None = None
-) -> RunConfig:
+    width: int, length: int, batch: int, vocabulary: int, r: int, *, applied: int | None = None,
+    mesh: str = ONE_DEVICE,
+) -> RunConfig:  # fmt: skip
     """The iso-depth model 2 + 16 + 2 at this shape; its block applied `applied` times, or r."""
     c = base.get_config()
     c.model = base.isodepth_model(
@@ -44,7 +50,7 @@ def run_of(
     if applied is not None:
         c.model.recurrences = applied
     c.data.sequence_length, c.data.batch_size = length, batch
-    c.mesh = "data:1,fsdp:1,tensor:1"
+    c.mesh = mesh
     return resolve(c)
 
 
@@ -76,12 +82,13 @@ class Stepping:
     """A training state and the compiled step that moves it."""
 
     def __init__(self, run: RunConfig, make_step: Callable[..., Any]):
-        mesh = parallel.mesh_from_text(run.mesh)
+        self._mesh = mesh = parallel.mesh_from_text(run.mesh)
         optimizer = states.make_optimizer(run.optimizer.rule)
         self.state = states.init_state(run.model, optimizer, mesh, 0)
         schedule, _ = states.make_schedule(run)
         shape = (run.data.batch_size, run.data.sequence_length + 1)
         tokens = jax.random.randint(jax.random.key(0), shape, 0, run.model.vocab_size)
+        tokens = jax.device_put(tokens, parallel.rows(mesh))
         step = make_step(run, mesh)
         self._step = lambda state: step(state, tokens, schedule, jnp.uint32(0))
         begun = time.perf_counter()
@@ -89,7 +96,8 @@ class Stepping:
         self.compile_seconds = time.perf_counter() - begun
 
     def __call__(self) -> Any:
-        self.state, metrics = self._step(self.state)
+        with parallel.active(self._mesh):
+            self.state, metrics = self._step(self.state)
         return jax.block_until_ready(metrics)
 
 
@@ -136,22 +144,23 @@ def measure(label: str, run: RunConfig, make_step: Callable[..., Any]) -> tuple[
 
 
 def main() -> None:
-    mesh = parallel.mesh_from_text("data:1,fsdp:1,tensor:1")
-    with parallel.active(mesh):
-        for shape in SHAPES:
-            name = "d={} T={} B={} V={}".format(*shape)
-            ours, _ = measure(f"{name} r=4", run_of(*shape, r=4), train_step)
-            plain, _ = measure(
-                "  plain autodiff, layers recomputed", run_of(*shape, r=4), plain_step
-            )
-            print(f"  ratio of step times, ours to plain: {ours / plain:.2f}")
-        small = SHAPES[1]
-        _, eight = measure("d=64 r=8: 2 + 2 x 8 + 2 layers", run_of(*small, r=8), train_step)
-        once = run_of(*small, r=8, applied=1)
-        _, one = measure("d=64, its block once: 2 + 2 + 2", once, train_step)
-        print(f"  ratio of compile times, r=8 to the same block once: {eight / one:.2f}")
-        _, flat = measure("d=64 r=1: one stack of 20", run_of(*small, r=1), train_step)
-        print(f"  ratio of compile times, r=8 to one stack: {eight / flat:.2f}")
+    # As many as cores, and a power of two so that batches divide; other platforms ignore it.
+    jax.config.update("jax_num_cpu_devices", 2 ** int(math.log2(min(os.cpu_count() or 1, 8))))
+    print(f"{jax.device_count()} devices: {jax.devices()[0].device_kind}")
+    for shape in SHAPES:
+        print("d={} T={} B={} V={}, r=4".format(*shape))
+        one, _ = measure("  one device", run_of(*shape, r=4), train_step)
+        plain, _ = measure("  plain autodiff, remat by layer", run_of(*shape, r=4), plain_step)
+        print(f"  ratio of step times, ours to plain: {one / plain:.2f}")
+        if jax.device_count() > 1:
+            spread, _ = measure("  data:-1", run_of(*shape, r=4, mesh=ALL_DEVICES), train_step)
+            print(f"  ratio of step times, data:-1 to one device: {spread / one:.2f}")
+    print("compiling at d={} T={} B={} V={}".format(*SHAPES[1]))
+    _, eight = measure("  2 + 2 x 8 + 2 layers", run_of(*SHAPES[1], r=8), train_step)
+    _, once = measure("  2 + 2 + 2 layers", run_of(*SHAPES[1], r=8, applied=1), train_step)
+    _, flat = measure("  20 layers in one stack", run_of(*SHAPES[1], r=1), train_step)
+    print(f"  ratio of compile times, r=8 to the same block once: {eight / once:.2f}")
+    print(f"  ratio of compile times, r=8 to one stack of as many layers: {eight / flat:.2f}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The optimisers against the published numbers, a second route, and the sphere's invariants."""
 
+import re
 from pathlib import Path
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 
+from looped_jax import parallel
 from looped_jax.errors import UserError
 from looped_jax.training.optimizer import (
     POLAR_EXPRESS,
@@ -17,6 +19,7 @@ from looped_jax.training.optimizer import (
     match_parameters,
     muonh_adamw,
     newton_schulz,
+    orthogonalize,
     parameters_by_group,
 )
 from looped_jax.training.transfer import Transfer
@@ -314,6 +317,23 @@ def test_split_over_devices_equals_one_device():
     expected, _ = UPDATE(grads, PUBLISHED.init(params), params, schedule=plan)
     for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("coda", "share"), [(2, 1), (3, 2)])
+def test_devices_share_the_matrices(coda, share):
+    """8 and 9 matrices in two stacks on 8 devices; of 9, no device has more than 2."""
+    draw = lambda seed, n: jax.random.normal(jax.random.key(seed), (n, 24, 40))
+    kernels = {
+        name: {"mlp": {"up": {"kernel": draw(n, n)}}} for name, n in (("core", 6), ("coda", coda))
+    }
+    with parallel.active(parallel.mesh_from_text("data:2,fsdp:2,tensor:2")):
+        compiled = jax.jit(orthogonalize).lower(kernels).compile()
+    products = re.findall(r"= f32\[(?:(\d+),)?24,24\]\S* dot\(", compiled.as_text())
+    assert products
+    assert {int(count or 1) for count in products} == {share}
+    for name, stack in compiled(kernels).items():
+        alone = newton_schulz(kernels[name]["mlp"]["up"]["kernel"])
+        np.testing.assert_allclose(stack["mlp"]["up"]["kernel"], alone, atol=1e-5)
 
 
 def without_a_rate():
