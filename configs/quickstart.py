@@ -43,7 +43,7 @@ def run(*, r: int, width: int, flops: float) -> ConfigDict:
         vocab_size=512, width=width, head_dim=width // HEADS, effective_layers=EFFECTIVE_LAYERS,
         ends=1, recurrences=r, max_length=64,
     )  # fmt: skip
-    # Keeping little is fastest: of each layer, and of a block with a single layer in the loop itself.
+    # Keeping little is fastest; for a block with a single layer the loop itself recomputes it.
     c.model.remat = "layer" if c.model.core_layers > 1 else "none"
     # The reference at which the rates below were tuned: this width, this batch, these tokens.
     c.optimizer = base.muonh_adamw(d_ref=32, batch_ref=512, tokens_ref=2.5e5)
