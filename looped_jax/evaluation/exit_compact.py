@@ -19,7 +19,13 @@ from looped_jax.evaluation.policies import POLICIES
 from looped_jax.evaluation.probe import Probe
 from looped_jax.evaluation.trajectory import applier, distributions, divergence, moved, over_tokens
 from looped_jax.model.config import ModelConfig
-from looped_jax.model.layers import Attention, Layer, RMSNorm, matmul, rotary_angles, rotate
+from looped_jax.model.layers import (
+    Attention,
+    Layer,
+    matmul,
+    queries_keys_values,
+    rotary_angles,
+)
 
 Array = jax.Array
 
@@ -209,15 +215,7 @@ def _attend(
     B, A, D = x_BAD.shape
     T = keys_BTHd.shape[1]
     qkv = matmul(x_BAD, params["qkv"]["kernel"].reshape(D, 3 * c.attention_width), dtype)
-    q, k, v = (part.reshape(B, A, c.heads, c.head_dim) for part in jnp.split(qkv, 3, axis=-1))
-    if c.qk_bias:
-        bias = params["qk_bias"].astype(dtype).reshape(2, 1, 1, c.heads, c.head_dim)
-        q, k = q + bias[0], k + bias[1]
-    if angles is not None:
-        q, k = rotate(c, q, *angles), rotate(c, k, *angles)
-    if c.qk_norm:
-        norm = lambda x: jnp.asarray(RMSNorm(c.norm_epsilon, False, parent=None).apply({}, x))
-        q, k = norm(q), norm(k)
+    q, k, v = queries_keys_values(c, qkv, params.get("qk_bias"), angles)
     put = lambda cache, new: cache.at[jnp.arange(B)[:, None], position_BA].set(new, mode="drop")
     keys_BTHd, values_BTHd = put(keys_BTHd, k), put(values_BTHd, v)
     scores_BHAT = jnp.einsum(

@@ -86,22 +86,23 @@ def _accumulated(a: Array, b: Array) -> Array:
     return jnp.matmul(a, b, preferred_element_type=jnp.float32)
 
 
+def of_unit_rms(x: Array, epsilon: float) -> Array:
+    """x / sqrt(mean of x² over the last axis + epsilon), in float32."""
+    x32 = x.astype(jnp.float32)
+    return x32 * jax.lax.rsqrt(jnp.mean(jnp.square(x32), -1, keepdims=True) + epsilon)
+
+
 class RMSNorm(nn.Module):
-    """x / rms(x), times a learned scale unless `scale` is false; computed in float32."""
+    """x / rms(x), times a learned scale; computed in float32."""
 
     epsilon: float
-    scale: bool = True
 
     @nn.compact
     def __call__(self, x_BTD: Array) -> Array:
-        x32 = x_BTD.astype(jnp.float32)
-        inverse = jax.lax.rsqrt(jnp.mean(jnp.square(x32), -1, keepdims=True) + self.epsilon)
-        y = x32 * inverse
-        if self.scale:
-            D = x_BTD.shape[-1]
-            scale_D = parameter(self, "scale", nn.initializers.ones, (D,), ("norm",))
-            y = y * scale_D.reshape((1,) * (x_BTD.ndim - 1) + (-1,))
-        return y.astype(x_BTD.dtype)
+        D = x_BTD.shape[-1]
+        scale_D = parameter(self, "scale", nn.initializers.ones, (D,), ("norm",))
+        scale = scale_D.reshape((1,) * (x_BTD.ndim - 1) + (-1,))
+        return (of_unit_rms(x_BTD, self.epsilon) * scale).astype(x_BTD.dtype)
 
 
 def rotary_angles(config: ModelConfig, positions_BT: Array) -> tuple[Array, Array]:
@@ -112,14 +113,37 @@ def rotary_angles(config: ModelConfig, positions_BT: Array) -> tuple[Array, Arra
     return jnp.cos(angle), jnp.sin(angle)
 
 
-def rotate(config: ModelConfig, x_BTHd: Array, cos: Array, sin: Array) -> Array:
-    """Applies rotary positions; pairs are (i, i + d/2) or (2i, 2i + 1) by `positions`."""
-    cos, sin = cos.astype(x_BTHd.dtype), sin.astype(x_BTHd.dtype)
+def rotate(config: ModelConfig, x: Array, cos: Array, sin: Array) -> Array:
+    """Applies rotary positions to x (B, T, …, d) with cos and sin (B or 1, T, …, d / 2).
+
+    Pairs are (i, i + d/2) or (2i, 2i + 1) by `positions`.
+    """
+    cos, sin = cos.astype(x.dtype), sin.astype(x.dtype)
     if config.positions == "rope_half":
-        a, b = jnp.split(x_BTHd, 2, axis=-1)
+        a, b = jnp.split(x, 2, axis=-1)
         return jnp.concatenate([a * cos + b * sin, b * cos - a * sin], axis=-1)
-    a, b = x_BTHd[..., 0::2], x_BTHd[..., 1::2]
-    return jnp.stack([a * cos - b * sin, b * cos + a * sin], axis=-1).reshape(x_BTHd.shape)
+    a, b = x[..., 0::2], x[..., 1::2]
+    return jnp.stack([a * cos - b * sin, b * cos + a * sin], axis=-1).reshape(x.shape)
+
+
+def queries_keys_values(
+    config: ModelConfig, qkv: Array, bias_2A: Array | None, angles: tuple[Array, Array] | None
+) -> tuple[Array, Array, Array]:
+    """What attention compares and mixes, each (B, T, H, d), from the product qkv (B, T, 3 A).
+
+    Queries and keys get their bias, rotary positions by `angles` and norm where the model has them.
+    """
+    c, (B, T, _) = config, qkv.shape
+    qk, v = jnp.split(qkv.reshape(B, T, 3, c.heads, c.head_dim), [2], axis=2)
+    if bias_2A is not None:
+        qk = qk + bias_2A.astype(qk.dtype).reshape(1, 1, 2, c.heads, c.head_dim)
+    if angles is not None:
+        cos, sin = (angle[:, :, None] for angle in angles)
+        qk = rotate(c, qk, cos, sin)
+    if c.qk_norm:
+        qk = of_unit_rms(qk, c.norm_epsilon).astype(qk.dtype)
+    q, k = jnp.split(qk, 2, axis=2)
+    return q[:, :, 0], k[:, :, 0], v[:, :, 0]
 
 
 # Plain attention works on this many blocks of queries, each against the keys up to its end: three
@@ -177,17 +201,11 @@ class Attention(nn.Module):
         init = kernel_init(c, D)
         qkv_D3A = Kernel((D, 3, c.attention_width), init, ("embed", "qkv", "heads"), name="qkv")()
         qkv = matmul(x_BTD, qkv_D3A.reshape(D, 3 * c.attention_width), dtype)
-        q, k, v = (part.reshape(B, T, c.heads, c.head_dim) for part in jnp.split(qkv, 3, axis=-1))
+        bias_2A = None
         if c.qk_bias:
             zeros, A = nn.initializers.zeros, c.attention_width
-            bias_2A = parameter(self, "qk_bias", zeros, (2, A), ("qkv", "heads")).astype(dtype)
-            bias = bias_2A.reshape(2, 1, 1, c.heads, c.head_dim)
-            q, k = q + bias[0], k + bias[1]
-        if angles is not None:
-            q, k = rotate(c, q, *angles), rotate(c, k, *angles)
-        if c.qk_norm:
-            norm = RMSNorm(c.norm_epsilon, scale=False)
-            q, k = norm(q), norm(k)
+            bias_2A = parameter(self, "qk_bias", zeros, (2, A), ("qkv", "heads"))
+        q, k, v = queries_keys_values(c, qkv, bias_2A, angles)
         mixed = _mix(self, q, k, v).reshape(B, T, c.attention_width)
         out_init = kernel_init(c, c.attention_width)
         out_AD = Kernel((c.attention_width, D), out_init, ("heads", "embed"), name="out")()
@@ -286,5 +304,7 @@ def layer_stack(config: ModelConfig, layers: int, *, deterministic: bool, name: 
         in_axes=nn.broadcast,
         length=layers,
         metadata_params={nn.PARTITION_NAME: "layers"},
+        # The check traces every stack once more; a layer has nothing that it could find.
+        check_constancy_invariants=False,
     )
     return stack(config, deterministic, name=name)

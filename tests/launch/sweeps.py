@@ -1,6 +1,6 @@
 """Sweeps as a user starts them, and what the tests of them look at."""
 
-import signal
+import contextlib
 import subprocess
 import sys
 import time
@@ -24,7 +24,7 @@ class Sweeps:
 
     def __init__(self, data: Path, environment: dict[str, str]):
         self._data, self._environment = data, environment
-        self._started: list[subprocess.Popen[str]] = []
+        self._started = contextlib.ExitStack()
 
     def start(
         self, out: Path, study: Path = TINY, *arguments: str, **more: str
@@ -33,11 +33,13 @@ class Sweeps:
             sys.executable, "-m", "launch.sweep", f"--study={study}", f"--out={out}",
             f"--data={self._data}", *arguments,
         ]  # fmt: skip
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=self._environment | more, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        process = self._started.enter_context(
+            subprocess.Popen(
+                command, cwd=ROOT, env=self._environment | more, text=True,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            )
         )  # fmt: skip
-        self._started.append(process)
+        self._started.callback(process.kill)
         return process
 
     def run(self, *arguments: Any, **more: str) -> tuple[int, str, str]:
@@ -47,10 +49,7 @@ class Sweeps:
         return process.returncode, output, errors
 
     def close(self) -> None:
-        for process in self._started:
-            if process.poll() is None:
-                process.send_signal(signal.SIGKILL)
-                process.communicate()
+        self._started.close()
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:

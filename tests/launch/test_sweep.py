@@ -74,11 +74,16 @@ def test_interrupted_refused_and_killed_it_goes_on_to_the_same_losses(
 
     second = start(tmp_path)
     wait_until(lambda: "running" in states(tmp_path).values(), "the second start")
-    workers = {f.status().pid for f in folders(tmp_path).values() if f.status()}
+    running = [s for f in folders(tmp_path).values() if (s := f.status()) and s.state == "running"]
+    workers = {status.pid for status in running}
+    for pid in (second.pid, *workers):  # it must not end while another start is refused
+        os.kill(pid, signal.SIGSTOP)
     status, output, errors = sweep(tmp_path)
     assert (status, output) == (2, "")
     assert errors == f"error: a sweep is already at work in {tmp_path}: pid {second.pid}\n"
     second.kill()  # kill -9: nobody tells the workers
+    for pid in workers:
+        os.kill(pid, signal.SIGCONT)
     second.communicate()
 
     status, output, errors = sweep(tmp_path)
