@@ -23,7 +23,7 @@ TESTED_ELSEWHERE = {
 }
 # What makes a long command short: (what it contains, words to replace or "", words).
 SHORTENED = (
-    ("looped_jax.train --config=configs/quickstart.py --workdir=runs/one", "",
+    ("looped_jax.train --config=configs/quickstart.py", "",
      "--config.budget.flops=3e9 --config.evaluation.max_windows=16 --config.evaluation.batch_size=8"
      " --config.model.width=16"),
     ("--recurrences=1,4,8", "--recurrences=1,4,8", "--recurrences=1,4 --max_tokens=8"),
@@ -72,7 +72,10 @@ def link_code(folder: Path) -> Path:
 
 
 def run_in(folder: Path, words: list[str]) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1",
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
+    }  # fmt: skip
     words = [sys.executable if word == "python" else word for word in words]
     return subprocess.run(
         words, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False

@@ -57,8 +57,8 @@ def test_what_does_not_fit_is_refused():
 
 def test_the_command_needs_neither_data_nor_a_folder():
     done = subprocess.run(
-        [sys.executable, "-m", "looped_jax.train", "--config=configs/base.py", "--plan",
-         "--config.model.width=64", "--config.data.folder=nowhere",
+        [sys.executable, "-m", "looped_jax.train", "--config=configs/quickstart.py", "--plan",
+         "--config.data.folder=nowhere",
          "--config.mesh=data:2,fsdp:2,tensor:1"],
         env=os.environ | {"JAX_NUM_CPU_DEVICES": "4"}, cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
