@@ -27,7 +27,7 @@ LOGICAL_AXES: dict[str, str | tuple[str, ...] | None] = {
     "width": None,
     "hidden": "tensor",
     # stacked matrices in an optimiser's update
-    "matrices": ("data", "fsdp", "tensor"),
+    "matrices": "data",
     # parameters
     "vocab": "tensor",
     "embed": "fsdp",

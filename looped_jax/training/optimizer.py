@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import PartitionSpec
 
 from looped_jax.errors import UserError
 
@@ -208,14 +209,15 @@ def orthogonalize(kernels: Params) -> Params:
     """A tree of kernels, every matrix with its singular values brought near 1.
 
     Kernels of one name and shape in several stacks (prelude, core, coda) are taken together: one
-    loop to compile, and fewer, larger products. On a mesh each device has its share of the
-    matrices, whole, so that nothing is computed twice and no product waits for another device.
+    loop to compile, and fewer, larger products. Copies of the parameters (the mesh axis "data")
+    share the matrices out, so that none is computed twice; rows and columns stay split as they are.
     """
     flat = {_join(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(kernels)}
     alike: dict[Any, list[str]] = collections.defaultdict(list)
     for path, kernel in flat.items():
         alike[path.partition("/")[2], kernel.shape[1:]].append(path)
-    spread = lambda x_NIO: nn.with_logical_constraint(x_NIO, ("matrices", None, None))
+    axes = ("matrices", PartitionSpec.UNCONSTRAINED, PartitionSpec.UNCONSTRAINED)
+    spread = lambda x_NIO: nn.with_logical_constraint(x_NIO, axes)
     found: dict[str, jax.Array] = {}
     for paths in alike.values():
         parts = [_as_matrices(path, flat[path]) for path in paths]

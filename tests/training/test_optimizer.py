@@ -326,7 +326,7 @@ def test_devices_share_the_matrices(coda, share):
     kernels = {
         name: {"mlp": {"up": {"kernel": draw(n, n)}}} for name, n in (("core", 6), ("coda", coda))
     }
-    with parallel.active(parallel.mesh_from_text("data:2,fsdp:2,tensor:2")):
+    with parallel.active(parallel.mesh_from_text("data:8,fsdp:1,tensor:1")):
         compiled = jax.jit(orthogonalize).lower(kernels).compile()
     products = re.findall(r"= f32\[(?:(\d+),)?24,24\]\S* dot\(", compiled.as_text())
     assert products
