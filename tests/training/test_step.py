@@ -25,6 +25,8 @@ SAMPLED = base.lognormal_poisson_depth(mean=2.0, sigma=0.5, minimum=1, maximum=4
 def configured(**changes):
     config = tiny_config("nowhere")
     config.model.max_recurrences = 4
+    # So that Adam does not make a whole step of what rounding left of a gradient near zero.
+    config.optimizer.eps = 1e-3
     with config.unlocked():
         for key, value in changes.items():
             config.update_from_flattened_dict({key.replace("__", "."): value})
@@ -49,8 +51,7 @@ def after(run, batches, mesh=MESH):
         return jax.device_get(state.params), metrics
 
 
-def assert_same(one, other, rtol=2e-4, atol=1e-4):
-    # Adam turns a gradient near zero into a step of some size, whatever rounding made of it.
+def assert_same(one, other, rtol=1e-4, atol=2e-5):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol, atol=atol), one, other)
 
 
