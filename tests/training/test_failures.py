@@ -32,6 +32,10 @@ ROOT = Path(__file__).parents[2]
 def run(data, workdir, resume="may", mesh="data:1,fsdp:1,tensor:1"):
     config = tiny_config(data.folder)
     config.mesh = mesh
+    return train(config, workdir, resume)
+
+
+def train(config, workdir, resume):
     return trainer.train(config, workdir, resume, Display(Console(quiet=True)))
 
 
@@ -174,31 +178,24 @@ def test_a_changed_config_is_refused_by_key(data, stopped, undisturbed, key, val
     with config.unlocked():
         config.update_from_flattened_dict({key: value})
     with pytest.raises(UserError, match=change):
-        trainer.train(config, stopped, "may", Display(Console(quiet=True)))
+        train(config, stopped, "may")
     run(data, stopped, resume="must")
     assert numbers(stopped) == undisturbed
 
 
 def test_changed_data_is_refused_by_digest(data, novel, stopped, undisturbed, tmp_path):
-    """Prepared anew in the same folder from other text, then from the first text again."""
-    folder, kept = data.folder, tmp_path / "kept"
-    texts = {"train": novel[200_000:260_000], "held_out": novel[:60_000]}
-    for name, text in texts.items():
-        (tmp_path / f"{name}.txt").write_text(text, "utf-8")
-    folder.rename(kept)
-    try:
-        other = prepare(
-            str(tmp_path / "train.txt"), folder,
-            validation=str(tmp_path / "held_out.txt"), vocab_size=300, say=str,
-        )  # fmt: skip
-        with pytest.raises(
-            UserError, match=f"digest {other.digest[:12]}; allowed .*: {data.digest[:12]}"
-        ):
-            run(data, stopped)
-        assert RunFolder(stopped).status().state == "failed"
-    finally:
-        shutil.rmtree(folder)
-        kept.rename(folder)
+    (tmp_path / "train.txt").write_text(novel[200_000:260_000], "utf-8")
+    (tmp_path / "held_out.txt").write_text(novel[:60_000], "utf-8")
+    other = prepare(
+        str(tmp_path / "train.txt"), tmp_path / "other",
+        validation=str(tmp_path / "held_out.txt"), vocab_size=300, say=str,
+    )  # fmt: skip
+    config = tiny_config(other.folder)
+    with pytest.raises(
+        UserError, match=f"digest {other.digest[:12]}; allowed .*: {data.digest[:12]}"
+    ):
+        train(config, stopped, "may")
+    assert RunFolder(stopped).status().state == "failed"
     run(data, stopped, resume="must")
     assert numbers(stopped) == undisturbed
 
@@ -208,10 +205,10 @@ def test_a_shard_that_changed_under_its_manifest_is_named(data, stopped, undistu
     shutil.copytree(data.folder, tmp_path / "copy")
     faults.flip_bit(tmp_path / "copy" / "train-00000.npy")
     with pytest.raises(UserError, match=r"train-00000\.npy is not the file that was prepared"):
-        trainer.train(config, stopped, "may", Display(Console(quiet=True)))
+        train(config, stopped, "may")
     shutil.copytree(stopped, tmp_path / "unverified")
     config.data.verify = False
-    trainer.train(config, tmp_path / "unverified", "must", Display(Console(quiet=True)))
+    train(config, tmp_path / "unverified", "must")
     assert numbers(tmp_path / "unverified") != undisturbed
     run(data, stopped, resume="must")
     assert numbers(stopped) == undisturbed
