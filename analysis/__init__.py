@@ -10,15 +10,15 @@
 :func:`fit_study` makes everything that ``python -m analysis fit`` prints.
 """
 
-from analysis.allocation import Allocation, allocate
-from analysis.bootstrap import Bootstrap, bootstrap_fit
 from analysis.errors import AnalysisError, InputError, NotIdentifiedError
-from analysis.fit import FitResult, fit_chinchilla, fit_joint
-from analysis.isoflop import IsoFlopCurve, exponents, isoflop_curves
-from analysis.laws import ChinchillaLaw, Injection, JointLaw, book_injection
-from analysis.runs import Dropped, RunTable, load_runs
-from analysis.splits import leave_out
-from analysis.study import Settings, Study, fit_study
+from analysis.laws.laws import ChinchillaLaw, Injection, JointLaw, book_injection
+from analysis.scaling.allocation import Allocation, allocate
+from analysis.scaling.bootstrap import Bootstrap, bootstrap_fit
+from analysis.scaling.fit import FitResult, fit_chinchilla, fit_joint
+from analysis.scaling.isoflop import IsoFlopCurve, exponents, isoflop_curves
+from analysis.scaling.splits import leave_out
+from analysis.scaling.study import Settings, Study, fit_study
+from analysis.tables.runs import Dropped, RunTable, load_runs
 
 __all__ = [
     "Allocation",

@@ -7,18 +7,16 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from analysis import (
-    allocate_command,
-    compare_command,
-    convergence_command,
-    exits_command,
-    fit_command,
-    isoflop_command,
-    readout_command,
-    report,
-    reproduce,
-)
+from analysis import report
+from analysis.convergence import command as convergence_command
 from analysis.errors import AnalysisError
+from analysis.exits import command as exits_command
+from analysis.readout import command as readout_command
+from analysis.scaling.commands import allocate as allocate_command
+from analysis.scaling.commands import compare as compare_command
+from analysis.scaling.commands import fit as fit_command
+from analysis.scaling.commands import isoflop as isoflop_command
+from analysis.scaling.commands import reproduce
 
 #: Modules with ``add_parser(subparsers)`` that registers a command and its ``run(args)``.
 COMMANDS = (

@@ -12,33 +12,26 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
-from analysis import (
-    convergence_sections,
-    exits_sections,
-    fit_sections,
-    readout_sections,
-    scaling_sections,
-)
-from analysis.allocation import allocate
-from analysis.arguments import (
-    add_effort_arguments,
-    add_seed_argument,
-    add_table_arguments,
-    read_table,
-)
-from analysis.bootstrap import UNITS
+from analysis.convergence import section as convergence_sections
 from analysis.errors import AnalysisError, NotIdentifiedError
-from analysis.files import write_text
-from analysis.fit_json import dumps
-from analysis.fit_json import to_json as fit_json
-from analysis.isoflop import exponents, isoflop_curves
-from analysis.laws import JointLaw
-from analysis.page import Section, page, save_figures, scientific
-from analysis.provenance import Provenance, provenance
-from analysis.runs import RunTable
-from analysis.scaling_json import allocation_json, isoflop_json
-from analysis.scaling_sections import Scaling
-from analysis.study import Settings, fit_study
+from analysis.exits import section as exits_sections
+from analysis.laws.laws import JointLaw
+from analysis.page.html import Section, page, save_figures, scientific
+from analysis.readout import section as readout_sections
+from analysis.scaling.allocation import allocate
+from analysis.scaling.bootstrap import UNITS
+from analysis.scaling.commands.arguments import add_effort_arguments
+from analysis.scaling.isoflop import exponents, isoflop_curves
+from analysis.scaling.show import answer_sections as scaling_sections
+from analysis.scaling.show import fit_sections
+from analysis.scaling.show.answer_sections import Scaling
+from analysis.scaling.show.curve_json import allocation_json, isoflop_json
+from analysis.scaling.show.fit_json import to_json as fit_json
+from analysis.scaling.study import Settings, fit_study
+from analysis.tables.arguments import add_seed_argument, add_table_arguments, read_table
+from analysis.tables.files import dumps, write_text
+from analysis.tables.provenance import Provenance, provenance
+from analysis.tables.runs import RunTable
 
 Measurement = Callable[[RunTable], Section | None]
 MEASUREMENTS: Sequence[Measurement] = (

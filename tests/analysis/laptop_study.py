@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.laws import JointLaw
+from analysis.laws.laws import JointLaw
 
 TRUTH = JointLaw(E=1.5, A=30.0, B=80.0, alpha=0.28, beta=0.33, phi=0.7)
 BUDGETS = (1e11, 3e11, 1e12)

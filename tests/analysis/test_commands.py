@@ -12,10 +12,10 @@ import pytest
 
 from analysis.__main__ import main
 from analysis.errors import AnalysisError
-from analysis.files import write_text
-from analysis.progress import Progress
-from analysis.reproduce import STUDIES, compare
-from analysis.study import Settings, fit_study
+from analysis.scaling.commands.reproduce import STUDIES, compare
+from analysis.scaling.study import Settings, fit_study
+from analysis.tables.files import write_text
+from analysis.tables.progress import Progress
 
 QUICK = ["--starts=20", "--bootstrap=20"]
 
@@ -115,7 +115,7 @@ def test_no_command_is_status_2(capsys):
 
 
 def test_unwritable_output_is_refused_before_any_work(published_csv, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("analysis.fit_command.fit_study", None)
+    monkeypatch.setattr("analysis.scaling.commands.fit.fit_study", None)
     (tmp_path / "file").write_text("not a folder")
     assert main(["fit", str(published_csv), f"--out={tmp_path / 'file'}", *QUICK]) == 2
     assert "cannot be written" in capsys.readouterr().err
@@ -126,7 +126,7 @@ def test_interruption_is_quiet(published_csv, tmp_path, monkeypatch):
     def interrupt(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("analysis.fit_command.fit_study", interrupt)
+    monkeypatch.setattr("analysis.scaling.commands.fit.fit_study", interrupt)
     assert main(["fit", str(published_csv), f"--out={tmp_path / 'out'}"]) == 130
 
 

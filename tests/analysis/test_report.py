@@ -8,16 +8,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import scaling_sections
 from analysis.__main__ import main
-from analysis.allocation import Estimate
 from analysis.errors import NotIdentifiedError
-from analysis.page import Section
+from analysis.estimate import Estimate
+from analysis.page.html import Section
 from analysis.report import make_report, scale
-from analysis.runs import load_runs
-from analysis.study import Settings
+from analysis.scaling.show import answer_sections as scaling_sections
+from analysis.scaling.study import Settings
+from analysis.tables.runs import load_runs
 from tests.analysis import laptop_study
-from tests.analysis.test_page import Outline
+from tests.analysis.page.test_html import Outline
 
 QUICK = Settings(starts=20, resamples=40)
 HOSTILE = "r1 <b>&amp;"

@@ -42,8 +42,8 @@ from scipy.optimize import minimize
 
 import analysis
 from analysis import JointLaw, Settings, bootstrap_fit, fit_joint, fit_study, load_runs
-from analysis.laws import book_injection
-from analysis.problem import LOWER, UPPER, Problem
+from analysis.laws.laws import book_injection
+from analysis.laws.problem import LOWER, UPPER, Problem
 
 PUBLISHED = Path(analysis.__file__).parent / "data" / "schwethelm2026_isodepth.csv"
 STARTS, RESAMPLES = 500, 200

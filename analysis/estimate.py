@@ -1,0 +1,47 @@
+"""A number with its uncertainty."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.laws.laws import FloatArray
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with the standard deviation and central 95 % of its resamples (None without any)."""
+
+    value: float
+    se: float | None
+    ci95: tuple[float, float] | None
+
+    def text(self, digits: int = 3) -> str:
+        """The value and its interval with so many decimals; what they would hide as 1.2e-06."""
+        if self.ci95 is None:
+            return _decimal(self.value, digits)
+        low, high = self.ci95
+        return f"{_decimal(self.value, digits)} [{_decimal(low, digits)}, {_decimal(high, digits)}]"
+
+
+def _decimal(value: float, digits: int) -> str:
+    hidden = 0 < abs(value) < 0.5 * 10.0**-digits
+    return f"{value:.1e}" if hidden else f"{value:.{digits}f}"
+
+
+def estimate(value: float, resamples: FloatArray | None) -> Estimate:
+    """A point estimate with its bootstrap spread; resamples without a value (nan) are left out."""
+    if resamples is None:
+        return Estimate(value, None, None)
+    finite = resamples[np.isfinite(resamples)]
+    if len(finite) < 2:
+        return Estimate(value, None, None)
+    low, high = central95(finite)
+    return Estimate(value, float(finite.std(ddof=1)), (float(low), float(high)))
+
+
+def central95(resamples: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """2.5 and 97.5 percentiles over the first axis, without values that are nan."""
+    low, high = np.nanpercentile(resamples, [2.5, 97.5], axis=0)
+    return low, high

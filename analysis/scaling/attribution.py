@@ -1,0 +1,159 @@
+"""Where the loss difference between two studies comes from, and what it does to the best width.
+
+At equal budget and width a variant can be better because its FLOPs buy more tokens, or because its
+parameters are worth more. The data term of the fitted law says what the tokens account for; the
+rest is capacity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from analysis.estimate import Estimate, estimate
+from analysis.laws.laws import FloatArray, JointLaw
+from analysis.scaling.allocation import optimal_allocation, resampled_allocation
+from analysis.tables.flops import Architecture
+from analysis.tables.runs import RunTable
+
+
+@dataclass(frozen=True)
+class LossShares:
+    """Variant minus baseline loss (nats) over runs of equal (budget, r, width); negative is a gain.
+
+    tokens: what the different number of tokens accounts for, by the data term of the baseline's
+    law. capacity: the rest. from_phi: what Δφ alone predicts, by the capacity term of that law.
+    """
+
+    r: float
+    n_pairs: int
+    measured: Estimate
+    tokens: Estimate
+    capacity: Estimate
+    from_phi: Estimate
+
+
+@dataclass(frozen=True)
+class WidthShift:
+    """Variant over baseline, the geometric mean over the shared budgets.
+
+    optimal: compute-optimal width d*; above 1 the variant wants wider models on fewer tokens.
+    effective: the width a baseline model needs for the variant's effective parameters.
+    extrapolated: an optimum lies beyond the widths that were trained.
+    """
+
+    r: float
+    extrapolated: bool
+    optimal: Estimate
+    effective: Estimate
+
+
+def loss_shares(
+    ours: RunTable,
+    theirs: RunTable,
+    laws: Sequence[JointLaw],
+    draws: Sequence[pd.DataFrame],
+    weights: pd.DataFrame,
+) -> list[LossShares]:
+    """Per r, over runs of equal (budget, r, d_model) in both tables.
+
+    laws, draws: baseline's and variant's, and their paired resamples (R rows each); weights: how
+    often each (budget, r) cell (a column) was drawn in each resample.
+    """
+    key = ["budget", "r", "d_model"]
+    columns = ["n_once", "n_rec", "tokens", "loss"]
+    # Repeated runs of one shape (seeds) are averaged: a pair is one shape in both studies.
+    sides = [t.booked.groupby(key)[columns].mean().reset_index() for t in (ours, theirs)]
+    pairs = sides[0].merge(sides[1], on=key, suffixes=("_b", "_v"))
+    result = []
+    for r, mine in pairs[pairs["r"] > 1].groupby("r"):
+        cell = pd.MultiIndex.from_frame(mine[["budget", "r"]].astype(np.float64))
+        drawn = weights[cell].to_numpy(np.float64)
+        total = drawn.sum(axis=1, keepdims=True)
+        # A resample without any cell of this r says nothing about it.
+        share = np.divide(drawn, total, out=np.full_like(drawn, np.nan), where=total > 0)
+        parts = _parts(mine, float(r), laws[0].params(), laws[1].phi)
+        resampled = _parts(
+            mine,
+            float(r),
+            {name: draws[0][name].to_numpy()[:, None] for name in draws[0]},
+            draws[1]["phi"].to_numpy()[:, None],
+        )
+        values = {
+            name: estimate(float(parts[name].mean()), (share * resampled[name]).sum(axis=1))
+            for name in parts
+        }
+        result.append(LossShares(r=float(r), n_pairs=len(mine), **values))
+    return result
+
+
+def _parts(
+    pairs: pd.DataFrame, r: float, law: Mapping[str, float | FloatArray], phi_variant
+) -> dict[str, FloatArray]:
+    """Per matched pair, (pairs,) or (R, pairs): the loss difference and its parts, in nats."""
+
+    def column(name: str) -> FloatArray:
+        return pairs[name].to_numpy(np.float64)
+
+    def data_term(study: str) -> FloatArray:
+        return law["B"] * column(f"tokens_{study}") ** -law["beta"]
+
+    def capacity_term(study: str, phi) -> FloatArray:
+        n_effective = column(f"n_once_{study}") + r**phi * column(f"n_rec_{study}")
+        return law["A"] * n_effective ** -law["alpha"]
+
+    measured = column("loss_v") - column("loss_b")
+    tokens = data_term("v") - data_term("b")
+    return {
+        "measured": np.broadcast_to(measured, np.shape(tokens)),
+        "tokens": tokens,
+        "capacity": measured - tokens,
+        "from_phi": capacity_term("v", phi_variant) - capacity_term("b", law["phi"]),
+    }
+
+
+def width_shifts(
+    ours: RunTable,
+    designs: tuple[dict[float, Architecture], dict[float, Architecture]],
+    laws: Sequence[JointLaw],
+    draws: Sequence[pd.DataFrame],
+) -> list[WidthShift]:
+    """Per looped r, from both laws and their paired resamples."""
+    budgets = np.array(sorted(ours.runs["budget"].unique()), np.float64)
+    injection = ours.injection
+    result = []
+    for r in sorted(set(designs[0]) - {1.0}):
+        pair = (designs[0][r], designs[1][r])
+        best = [
+            optimal_allocation(law, design, injection, budgets)
+            for law, design in zip(laws, pair, strict=True)
+        ]
+        drawn = [
+            resampled_allocation(draw, design, injection, budgets)
+            for draw, design in zip(draws, pair, strict=True)
+        ]
+        ratio, ratios = (
+            np.exp(np.log(v.d_model / b.d_model).mean(axis=-1)) for b, v in (best, drawn)
+        )
+        d = float(np.sqrt(pair[0].d_min * pair[0].d_max))
+
+        def effective(phi_b, phi_v, d=d, pair=pair):
+            whole = pair[1].n_effective(phi_v, injection)(d)
+            # N_eff grows with d² but for injections without a matrix; exact there, close elsewhere.
+            return np.sqrt(whole / pair[0].n_effective(phi_b, injection)(d))
+
+        result.append(
+            WidthShift(
+                r=r,
+                extrapolated=bool(best[0].extrapolated.any() or best[1].extrapolated.any()),
+                optimal=estimate(float(ratio), ratios),
+                effective=estimate(
+                    float(effective(laws[0].phi, laws[1].phi)),
+                    effective(draws[0]["phi"].to_numpy(), draws[1]["phi"].to_numpy()),
+                ),
+            )
+        )
+    return result

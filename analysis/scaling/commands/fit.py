@@ -1,0 +1,82 @@
+"""``python -m analysis fit``: fit a scaling law to a study and say how sure it is."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from analysis.scaling.bootstrap import UNITS
+from analysis.scaling.commands.arguments import add_effort_arguments
+from analysis.scaling.show.fit_json import to_json
+from analysis.scaling.show.text import summary
+from analysis.scaling.study import Settings, fit_study
+from analysis.tables.arguments import add_seed_argument, add_table_arguments, positive, read_table
+from analysis.tables.files import dumps, write_text
+from analysis.tables.provenance import provenance
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register ``fit``."""
+    parser = subparsers.add_parser(
+        "fit",
+        help="fit a scaling law, with intervals and checks",
+        description="Fit a scaling law to RUNS. Writes fit.json, runs.csv (what the law says of "
+        "each run) and bootstrap.csv (every resample) to the output folder.",
+    )
+    add_table_arguments(parser)
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
+    parser.add_argument(
+        "--law", choices=("joint", "chinchilla"), default="joint", help="default: joint"
+    )
+    parser.add_argument(
+        "--phi", type=_phi, default=None, metavar="FREE|VALUE", help="hold φ (default: free)"
+    )
+    add_effort_arguments(parser)
+    parser.add_argument(
+        "--unit",
+        choices=UNITS,
+        default="cell",
+        help="block of the bootstrap; cell is (budget, r) (default: cell)",
+    )
+    parser.add_argument(
+        "--holdout",
+        type=positive,
+        nargs="?",
+        const=1,
+        default=0,
+        metavar="N",
+        help="fit without the N (1) largest budgets and predict them",
+    )
+    add_seed_argument(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Read, fit, write, print."""
+    table = read_table(args)
+    settings = Settings(
+        law=args.law,
+        phi=args.phi,
+        starts=args.starts,
+        resamples=args.bootstrap,
+        unit=args.unit,
+        holdout=args.holdout,
+        seed=args.seed,
+    )
+    study = fit_study(table, settings, show_progress=True)
+    document = to_json(study, provenance(table, seed=args.seed, command=args.command))
+    if study.bootstrap is not None:
+        write_text(args.out / "bootstrap.csv", study.bootstrap.estimates.to_csv(index=False))
+    write_text(args.out / "runs.csv", study.predictions().to_csv(index=False))
+    write_text(args.out / "fit.json", dumps(document))
+    print(summary(study))
+    print(f"\nrounded above, at full precision in {args.out / 'fit.json'}")
+
+
+def _phi(text: str) -> float | None:
+    if text.lower() == "free":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither FREE nor a number") from None

@@ -1,0 +1,228 @@
+"""Figures of φ and of how well the law fits: one function, one figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.laws.laws import FloatArray
+from analysis.page.style import (
+    ACCENT,
+    BAND,
+    GREY,
+    RecurrenceStyle,
+    budget_axis,
+    count_axis,
+    legend_below,
+    new_figure,
+    point_handles,
+    styled,
+)
+
+
+@dataclass(frozen=True)
+class PhiRow:
+    """One line of a forest plot; without φ it is a heading."""
+
+    label: str
+    phi: float | None = None
+    ci95: tuple[float, float] | None = None
+    ours: bool = True
+
+
+# Where the axis of φ ends at the latest, unless φ itself lies beyond.
+WIDEST_PHI = (-0.6, 1.6)
+
+
+@styled
+def phi_interval(phi: float, ci95: tuple[float, float] | None, r_max: float) -> Figure:
+    """φ and its interval between 0 (a repetition adds nothing) and 1 (it is worth new layers).
+
+    An interval that reaches far beyond 0 or 1 ends in an arrow at the figure's edge.
+    """
+    fig = new_figure(7.2, 1.95)
+    ax = fig.subplots()
+    low, high = ci95 or (phi, phi)
+    left = min(max(min(-0.12, low - 0.08), WIDEST_PHI[0]), phi - 0.2)
+    right = max(min(max(1.12, high + 0.08), WIDEST_PHI[1]), phi + 0.2)
+    ax.set_xlim(left, right)
+    ax.set_ylim(-1, 1)
+    ax.axvspan(0, 1, color=BAND, alpha=0.5, linewidth=0)
+    for edge in (0, 1):
+        ax.axvline(edge, color=GREY, linewidth=1)
+    if ci95 is not None:
+        ax.plot([low, high], [0, 0], color=ACCENT, linewidth=6, solid_capstyle="butt", alpha=0.55)
+        for end, at, side, arrow in ((low, left, "right", "<"), (high, right, "left", ">")):
+            text = f"{end:.2f}".replace("-", "−")
+            if left < end < right:
+                ax.annotate(text, (end, -0.28), ha=side, va="top", color=ACCENT, fontsize=8)
+            else:
+                inside = {"right": "left", "left": "right"}[side]
+                ax.plot(at, 0, arrow, color=ACCENT, markersize=11, clip_on=False)
+                ax.annotate(text, (at, -0.28), ha=inside, va="top", color=ACCENT, fontsize=8)
+    ax.plot(phi, 0, "o", color=ACCENT, markersize=9, markeredgecolor="white")
+    ax.annotate(
+        f"φ = {phi:.2f}".replace("-", "−"), (phi, 0.2), ha="center", va="bottom", fontweight="bold"
+    )
+    edge_text: dict[str, Any] = {"va": "top", "fontsize": 8, "color": GREY}
+    ax.annotate("  repeating adds nothing", (0, 0.93), ha="left", **edge_text)
+    ax.annotate("as good as unshared layers  ", (1, 0.93), ha="right", **edge_text)
+    ax.set_yticks([])
+    ax.spines["left"].set_visible(False)
+    ax.grid(False)
+    ax.set_xlabel("recurrence-equivalence exponent φ")
+    top = ax.secondary_xaxis("top")
+    worth = [w for w in _worth_ticks(r_max) if left <= np.log(w) / np.log(r_max) <= right]
+    top.set_xticks([float(np.log(w) / np.log(r_max)) for w in worth], [f"{w:g}×" for w in worth])
+    top.set_xlabel(f"a block run {r_max:g} times counts as … blocks", fontsize=8.5)
+    return fig
+
+
+def _worth_ticks(r_max: float) -> list[float]:
+    powers = [2.0**k for k in range(int(np.log2(r_max)) + 3)]
+    return [1.5, *powers] if r_max < 32 else powers
+
+
+@styled
+def forest(rows: Sequence[PhiRow]) -> Figure:
+    """φ with its 95 % interval over studies and over parts of this one, first row on top."""
+    fig = new_figure(7.2, 0.7 + 0.23 * len(rows))
+    ax = fig.subplots()
+    ax.axvspan(0, 1, color=BAND, alpha=0.5, linewidth=0)
+    for edge in (0, 1):
+        ax.axvline(edge, color=GREY, linewidth=0.8)
+    heights = np.arange(len(rows))[::-1]
+    for y, row in zip(heights, rows, strict=True):
+        if row.phi is not None:
+            _forest_row(ax, y, row, row.phi)
+    ax.set_yticks(heights, [row.label for row in rows])
+    for label, row in zip(ax.get_yticklabels(), rows, strict=True):
+        label.set_fontweight("bold" if row.phi is None else "normal")
+    ax.set_ylim(-0.6, len(rows) - 0.4)
+    low, high = ax.get_xlim()
+    ax.set_xlim(min(low, -0.05), max(high, 1.05))
+    ax.tick_params(axis="y", length=0)
+    ax.spines["left"].set_visible(False)
+    ax.grid(False, axis="y")
+    ax.set_xlabel("φ")
+    return fig
+
+
+def _forest_row(ax: Axes, y: float, row: PhiRow, phi: float) -> None:
+    colour = ACCENT if row.ours else "black"
+    text = f"{phi:.2f}"
+    if row.ci95 is not None:
+        ax.plot(row.ci95, [y, y], color=colour, linewidth=1.8)
+        text += f"  [{row.ci95[0]:.2f}, {row.ci95[1]:.2f}]"
+    ax.plot(phi, y, "o" if row.ours else "D", color=colour, markersize=5)
+    ax.annotate(
+        text.replace("-", "−"),
+        (1.01, y),
+        xycoords=("axes fraction", "data"),
+        va="center",
+        color=colour,
+        fontsize=8,
+        annotation_clip=False,
+    )
+
+
+@styled
+def predicted_against_actual(booked: pd.DataFrame, predicted: FloatArray) -> Figure:
+    """Each run's loss against the law's: on the diagonal the law is exact."""
+    styles = RecurrenceStyle(booked["r"])
+    fig = new_figure(4.6, 4.6)
+    ax = fig.subplots()
+    actual = booked["loss"].to_numpy(np.float64)
+    ends = [min(actual.min(), predicted.min()), max(actual.max(), predicted.max())]
+    ax.plot(ends, ends, color=GREY, linewidth=0.8)
+    for r in styles.recurrences:
+        mine = (booked["r"] == r).to_numpy()
+        ax.plot(predicted[mine], actual[mine], markeredgecolor="white", mew=0.5, **styles.points(r))
+    ax.set_aspect("equal")
+    ax.set_xlabel("loss of the law (nats)")
+    ax.set_ylabel("measured loss (nats)")
+    legend_below(fig, point_handles(styles))
+    return fig
+
+
+@styled
+def residuals(booked: pd.DataFrame, n_effective: FloatArray, predicted: FloatArray) -> Figure:
+    """Measured minus predicted loss against N_eff, D, C and r: structure here is a wrong law."""
+    styles = RecurrenceStyle(booked["r"])
+    residual = booked["loss"].to_numpy(np.float64) - predicted
+    fig = new_figure(7.2, 5.0)
+    axes = fig.subplots(2, 2, sharey=True)
+    for ax, x, label in (
+        (axes[0, 0], n_effective, r"effective parameters $N_{once} + r^{\varphi} N_{rec}$"),
+        (axes[0, 1], booked["tokens"].to_numpy(np.float64), "training tokens D"),
+        (axes[1, 0], booked["train_flops"].to_numpy(np.float64), "training FLOPs C"),
+    ):
+        ax.set_xscale("log")
+        for r in styles.recurrences:
+            mine = (booked["r"] == r).to_numpy()
+            ax.plot(x[mine], residual[mine], markeredgecolor="white", mew=0.5, **styles.points(r))
+        (budget_axis if ax is axes[1, 0] else _sparse_counts)(ax.xaxis)
+        ax.set_xlabel(label)
+    _residuals_by_r(axes[1, 1], booked["r"].to_numpy(np.float64), residual, styles)
+    for ax in axes.flat:
+        ax.axhline(0, color=GREY, linewidth=0.8)
+    fig.supylabel("measured − law (nats)", fontsize=9)
+    legend_below(fig, point_handles(styles))
+    return fig
+
+
+def _sparse_counts(axis) -> None:
+    count_axis(axis, sparse=True)
+
+
+def _residuals_by_r(ax: Axes, r_of_run: FloatArray, residual: FloatArray, styles) -> None:
+    """Every run, spread sideways in table order, with the mean and one standard deviation."""
+    for i, r in enumerate(styles.recurrences):
+        mine = residual[r_of_run == r]
+        x = i + np.linspace(-0.28, 0.06, len(mine))
+        ax.plot(x, mine, alpha=0.55, markersize=3, markeredgewidth=0, **styles.points(r))
+        spread = mine.std(ddof=1) if len(mine) > 1 else 0.0
+        ax.errorbar(i + 0.24, mine.mean(), yerr=spread, capsize=3, **styles.points(r))
+    ax.set_xticks(range(len(styles.recurrences)), [f"{r:g}" for r in styles.recurrences])
+    ax.set_xlabel("recurrences r  (right of the runs: mean ± s.d.)")
+
+
+_SYMBOLS = {"phi": "φ", "alpha": "α", "beta": "β"}
+
+
+@styled
+def bootstrap_histograms(
+    resamples: pd.DataFrame, estimates: Mapping[str, float], intervals: Mapping
+) -> Figure:
+    """The resampled parameters: estimate as a line, central 95 % shaded; A and B on log axes."""
+    names = [n for n in ("phi", "alpha", "beta", "E", "A", "B") if n in resamples]
+    columns = 3
+    rows = -(-len(names) // columns)
+    fig = new_figure(7.2, 1.9 * rows)
+    axes = fig.subplots(rows, columns, squeeze=False)
+    for ax in axes.flat[len(names) :]:
+        ax.set_axis_off()
+    for ax, name in zip(axes.flat, names, strict=False):
+        values = resamples[name].to_numpy(np.float64)
+        values = values[np.isfinite(values)]
+        bins = np.histogram_bin_edges(values, bins=24)
+        if name in ("A", "B") and (values > 0).all():
+            ax.set_xscale("log")
+            bins = np.geomspace(values.min(), values.max(), 25)
+        if intervals.get(name) is not None:
+            ax.axvspan(*intervals[name], color=BAND, linewidth=0)
+        ax.hist(values, bins=bins, color=ACCENT, alpha=0.75)
+        ax.axvline(estimates[name], color="black", linewidth=1.2)
+        ax.set_title(_SYMBOLS.get(name, name), loc="left", fontweight="bold")
+        ax.set_yticks([])
+        ax.spines["left"].set_visible(False)
+        ax.grid(False)
+        if name in ("A", "B") and (values > 0).all():
+            count_axis(ax.xaxis, sparse=True)
+    return fig

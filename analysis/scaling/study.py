@@ -1,0 +1,302 @@
+"""Everything ``fit`` says about one study: the law, its uncertainty, and where it fails.
+
+The parts are independent fits; one that the runs cannot support is None, with the reason among the
+warnings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+import numpy as np
+import pandas as pd
+
+from analysis.errors import NotIdentifiedError
+from analysis.laws.laws import INJECTIONS, Injection, JointLaw
+from analysis.scaling.bootstrap import RESAMPLES, Bootstrap, Unit, bootstrap_fit
+from analysis.scaling.fit import DELTA, STARTS, FitResult, fit_chinchilla, fit_joint
+from analysis.scaling.splits import (
+    By,
+    Errors,
+    Half,
+    LeftOut,
+    errors,
+    fit_half,
+    largest_budgets,
+    leave_out,
+    prediction_errors,
+    split_by_budget,
+)
+from analysis.tables.progress import Progress
+from analysis.tables.runs import RunTable
+
+LawName = Literal["joint", "chinchilla"]
+
+#: Leaving parts out makes many fits close to each other: fewer starts are enough for these.
+LEAVE_OUT_STARTS = 50
+#: Below this share of agreeing starts the optimum deserves a second look.
+MIN_AGREEMENT = 0.5
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to fit and how hard to try."""
+
+    law: LawName = "joint"
+    phi: float | None = None  # hold φ here; None fits it
+    starts: int = STARTS
+    resamples: int = RESAMPLES  # 0: no bootstrap
+    unit: Unit = "cell"
+    holdout: int = 0  # predict this many of the largest budgets from the rest
+    delta: float = DELTA
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Study:
+    """The results; ``table`` holds the fitted runs (without those held out)."""
+
+    table: RunTable
+    settings: Settings
+    fit: FitResult
+    restricted: dict[str, FitResult | None] | None
+    per_architecture: dict[float, FitResult | None]
+    residuals: dict[float, Errors]
+    halves: dict[str, Half | None] | None
+    injection_sensitivity: dict[str, float | None] | None
+    bootstrap: Bootstrap | None
+    leave_one_out: dict[By, dict[float, LeftOut | None]] | None
+    holdout: LeftOut | None
+    warnings: list[str] = field(default_factory=list)
+
+    def predictions(self) -> pd.DataFrame:
+        """The table with what the law says of each run: n_effective, predicted, residual (nats)."""
+        booked = self.table.booked
+        law = self.fit.law
+        if isinstance(law, JointLaw):
+            n_effective = law.n_effective(booked["n_once"], booked["n_rec"], booked["r"])
+        else:
+            n_effective = (booked["n_once"] + booked["n_rec"]).to_numpy()
+        residuals = self.fit.residuals
+        return self.table.runs.assign(
+            n_effective=n_effective,
+            predicted=self.table.runs["loss"].to_numpy() - residuals,
+            residual=residuals,
+        )
+
+
+def fit_study(
+    table: RunTable, settings: Settings | None = None, *, show_progress: bool = False
+) -> Study:
+    """Fit the law and everything that says how far to trust it.
+
+    Raises:
+        NotIdentifiedError: the law itself cannot be fitted to these runs.
+    """
+    return _Study(table, settings or Settings(), show_progress).run()
+
+
+class _Study:
+    def __init__(self, table: RunTable, settings: Settings, show_progress: bool) -> None:
+        self.settings = settings
+        self.held_out: RunTable | None = None
+        self.held_budgets: tuple[float, ...] = ()
+        if settings.holdout:
+            self.held_budgets = largest_budgets(table, settings.holdout)
+            held = table.runs["budget"].isin(self.held_budgets)
+            self.held_out, table = table.select(held), table.select(~held)
+        self.table = table
+        self.warnings = list(table.warnings)
+        self.joint = settings.law == "joint"
+        self.r_values = [float(r) for r in np.unique(table.runs["r"])]
+        self.budgets = [float(b) for b in np.unique(table.runs["budget"])]
+        work = len(self.r_values) + 1.0
+        if self.joint:
+            n_left_out = len(self.r_values) + len(self.budgets)
+            work += 6 + n_left_out * LEAVE_OUT_STARTS / settings.starts
+        self.progress = (
+            Progress(work * settings.starts + settings.resamples, "fits") if show_progress else None
+        )
+
+    def run(self) -> Study:
+        fit = self._main()
+        study = Study(
+            table=self.table,
+            settings=self.settings,
+            fit=fit,
+            bootstrap=self._bootstrap(fit),
+            restricted=self._restricted(),
+            per_architecture=self._per_architecture(),
+            residuals={
+                r: errors(fit.residuals[(self.table.runs["r"] == r).to_numpy()])
+                for r in self.r_values
+            },
+            halves=self._halves(),
+            injection_sensitivity=self._injection_sensitivity(fit),
+            leave_one_out=self._leave_one_out(),
+            holdout=self._holdout(fit),
+            warnings=self.warnings,
+        )
+        if self.progress:
+            self.progress.finish()
+        return study
+
+    def _main(self) -> FitResult:
+        self._begin("the law")
+        s = self.settings
+        if self.joint:
+            fit = fit_joint(self.table, phi=s.phi, starts=s.starts, delta=s.delta, seed=s.seed)
+        else:
+            fit = fit_chinchilla(self.table, starts=s.starts, delta=s.delta, seed=s.seed)
+        self.warnings += fit.warnings(f"{s.law} law") + fit.weaknesses(f"{s.law} law")
+        if 2 <= fit.starts.at_optimum < MIN_AGREEMENT * fit.starts.n:
+            self.warnings.append(
+                f"{s.law} law: only {fit.starts.at_optimum} of {fit.starts.n} starts reached the "
+                "best objective; try more --starts"
+            )
+        if not self.joint and len(self.r_values) > 1:
+            self.warnings.append(
+                f"chinchilla law over {len(self.r_values)} values of r: counts each parameter "
+                "once whatever r, as φ = 0 does"
+            )
+        return fit
+
+    def _bootstrap(self, fit: FitResult) -> Bootstrap | None:
+        s = self.settings
+        self._begin("bootstrap", s.resamples)
+        if s.resamples == 0:
+            self._null("bootstrap", "0 resamples were asked for")
+            return None
+        result = self._try(
+            "bootstrap",
+            lambda: bootstrap_fit(self.table, fit, unit=s.unit, resamples=s.resamples, seed=s.seed),
+        )
+        if result is not None:
+            self.warnings += result.warnings()
+        return result
+
+    def _restricted(self) -> dict[str, FitResult | None] | None:
+        if not self.joint:
+            self._null("restricted", "the Chinchilla law has no φ")
+            return None
+        return {name: self._fixed(name, phi) for name, phi in (("phi=0", 0.0), ("phi=1", 1.0))}
+
+    def _fixed(self, name: str, phi: float) -> FitResult | None:
+        self._begin(name)
+        s = self.settings
+        return self._checked(
+            f"restricted {name}",
+            lambda: fit_joint(self.table, phi=phi, starts=s.starts, delta=s.delta, seed=s.seed),
+        )
+
+    def _per_architecture(self) -> dict[float, FitResult | None]:
+        return {r: self._architecture(r) for r in self.r_values}
+
+    def _architecture(self, r: float) -> FitResult | None:
+        self._begin(f"r = {r:g} alone")
+        s = self.settings
+        runs = self.table.select(self.table.runs["r"] == r)
+        what = f"per_architecture r = {r:g}"
+        fit = self._checked(
+            what, lambda: fit_chinchilla(runs, starts=s.starts, delta=s.delta, seed=s.seed)
+        )
+        if fit is not None:
+            self.warnings += fit.weaknesses(what)
+        return fit
+
+    def _halves(self) -> dict[str, Half | None] | None:
+        if not self.joint:
+            self._null("halves", "the Chinchilla law has no φ")
+            return None
+        both = self._try("halves", lambda: split_by_budget(self.table))
+        if both is None:
+            return None
+        return {
+            name: self._half(name, half) for name, half in zip(("low", "high"), both, strict=True)
+        }
+
+    def _half(self, name: str, half: RunTable) -> Half | None:
+        self._begin(f"{name} half of the budgets")
+        s = self.settings
+        what = f"halves {name}"
+        result = self._try(
+            what,
+            lambda: fit_half(half, phi=s.phi, starts=s.starts, delta=s.delta, seed=s.seed),
+        )
+        if result is not None:
+            self.warnings += result.fit.warnings(what)
+        return result
+
+    def _injection_sensitivity(self, fit: FitResult) -> dict[str, float | None] | None:
+        s = self.settings
+        if not self.joint or s.phi is not None:
+            reason = "φ is held fixed" if self.joint else "the Chinchilla law has no φ"
+            self._null("injection_sensitivity", reason)
+            return None
+        return {
+            choice: fit.params["phi"] if choice == self.table.injection else self._phi_under(choice)
+            for choice in INJECTIONS
+        }
+
+    def _phi_under(self, injection: Injection) -> float | None:
+        self._begin(f"injection booked {injection}")
+        s = self.settings
+        fit = self._checked(
+            f"injection_sensitivity {injection}",
+            lambda: fit_joint(
+                self.table, injection=injection, starts=s.starts, delta=s.delta, seed=s.seed
+            ),
+        )
+        return None if fit is None else fit.params["phi"]
+
+    def _leave_one_out(self) -> dict[By, dict[float, LeftOut | None]] | None:
+        if not self.joint:
+            self._null("leave_one_out", "made for the joint law")
+            return None
+        return {
+            "r": {r: self._without("r", r) for r in self.r_values},
+            "budget": {b: self._without("budget", b) for b in self.budgets},
+        }
+
+    def _without(self, by: By, value: float) -> LeftOut | None:
+        starts = min(LEAVE_OUT_STARTS, self.settings.starts)
+        self._begin(f"without {by} = {value:g}", starts)
+        s = self.settings
+        return self._try(
+            f"leave_one_out {by} = {value:g}",
+            lambda: leave_out(
+                self.table, by, (value,), phi=s.phi, starts=starts, delta=s.delta, seed=s.seed
+            ),
+        )
+
+    def _holdout(self, fit: FitResult) -> LeftOut | None:
+        if self.held_out is None:
+            return None
+        if not self.joint:
+            self._null("holdout", "made for the joint law")
+            return None
+        return LeftOut(self.held_budgets, fit, prediction_errors(fit, self.held_out))
+
+    def _checked(self, what: str, make: Callable[[], FitResult]) -> FitResult | None:
+        fit = self._try(what, make)
+        if fit is not None:
+            self.warnings += fit.warnings(what)
+        return fit
+
+    def _try(self, what: str, make: Callable[[], T]) -> T | None:
+        try:
+            return make()
+        except NotIdentifiedError as reason:
+            self._null(what, str(reason))
+            return None
+
+    def _null(self, what: str, reason: str) -> None:
+        self.warnings.append(f"{what}: null: {reason}")
+
+    def _begin(self, label: str, work: float | None = None) -> None:
+        if self.progress:
+            self.progress.start(label, self.settings.starts if work is None else work)

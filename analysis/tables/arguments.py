@@ -1,0 +1,63 @@
+"""Command-line arguments that several sub-commands share."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from analysis.laws.laws import INJECTIONS
+from analysis.tables.files import refuse_unwritable
+from analysis.tables.runs import RunTable, load_runs
+
+
+def add_table_arguments(parser: argparse.ArgumentParser) -> None:
+    """RUNS and how to read it; see :func:`read_table`."""
+    parser.add_argument(
+        "runs", type=Path, metavar="RUNS", help="folder of run folders, at any depth, or a CSV"
+    )
+    parser.add_argument(
+        "--injection",
+        choices=INJECTIONS,
+        default="once",
+        help="count the injection matrix under N_once, under N_rec, or not at all (default: once)",
+    )
+    parser.add_argument(
+        "--where", metavar="EXPR", help="condition on the columns: 'r in (1, 4) and budget < 3e18'"
+    )
+    parser.add_argument(
+        "--group", choices=("min",), help="keep the lowest loss of runs with equal (r, N, D)"
+    )
+
+
+def read_table(args: argparse.Namespace) -> RunTable:
+    """The table that the arguments of :func:`add_table_arguments` ask for.
+
+    An output folder that cannot be written is refused here, before any work is done.
+    """
+    refuse_unwritable(args.out)
+    return load_runs(args.runs, injection=args.injection, where=args.where, group=args.group)
+
+
+def add_seed_argument(parser: argparse.ArgumentParser) -> None:
+    """``--seed``, of the random starts and resamples."""
+    parser.add_argument("--seed", type=non_negative, default=0, metavar="N", help="default: 0")
+
+
+def positive(text: str) -> int:
+    """An integer of at least 1."""
+    return _integer(text, 1)
+
+
+def non_negative(text: str) -> int:
+    """An integer of at least 0."""
+    return _integer(text, 0)
+
+
+def _integer(text: str, least: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+    if value < least:
+        raise argparse.ArgumentTypeError(f"{value} is less than {least}")
+    return value

@@ -1,0 +1,97 @@
+"""isoflop, allocate and compare write their numbers and figures, or one line and nothing."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.__main__ import main
+from analysis.scaling.allocation import allocate
+from analysis.scaling.show.curve_json import allocation_json
+from analysis.scaling.show.fit_json import dumps
+from analysis.tables.provenance import provenance
+from analysis.tables.runs import load_runs
+from tests.analysis import laptop_study
+
+
+@pytest.fixture(scope="module")
+def csv(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "study.csv"
+    pd.DataFrame(laptop_study.study(noise=0.003)).to_csv(path, index=False)
+    return path
+
+
+def names(folder) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_isoflop(csv, tmp_path, capsys):
+    assert main(["isoflop", str(csv), f"--out={tmp_path}"]) == 0
+    printed = capsys.readouterr().out
+    document = json.loads((tmp_path / "isoflop.json").read_text())
+    assert len(document["curves"]) == 12
+    (first,) = [e for e in document["exponents"] if e["r"] == 1]
+    assert f"{first['n_params']['exponent']:.3f} ± {first['n_params']['se']:.3f}" in printed
+    np.testing.assert_allclose(
+        first["sum"], first["n_params"]["exponent"] + first["tokens"]["exponent"]
+    )
+    assert names(tmp_path / "figures") == {
+        f"{name}.{kind}" for name in ("isoflop", "isoflop_panels") for kind in ("png", "pdf")
+    }
+
+
+def test_allocate(csv, tmp_path, capsys):
+    arguments = ["allocate", str(csv), f"--out={tmp_path}", "--starts=20", "--bootstrap=40"]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    document = json.loads((tmp_path / "allocation.json").read_text())
+    (size,) = [s for s in document["sizes"] if s["r"] == 4]
+    low, high = size["effective"]["ci95"]
+    assert f"{size['effective']['value']:.2f} [{low:.2f}, {high:.2f}]" in printed
+    assert len(names(tmp_path / "figures")) == 8
+
+
+def test_allocation_without_resamples_has_values_without_intervals(csv):
+    table = load_runs(csv)
+    result = allocate(table, laptop_study.TRUTH, None)
+    document = json.loads(dumps(allocation_json(result, provenance(table, seed=0, command=None))))
+    assert document["gaps"][0]["gap"][0] > 0
+    assert document["gaps"][0]["ci95"] is None
+    assert document["growth"][0]["n_params"]["se"] is None
+    assert document["sizes"][0]["effective"]["ci95"] is None
+
+
+def test_compare(csv, tmp_path, capsys):
+    variant = tmp_path / "variant.csv"
+    pd.DataFrame(laptop_study.study(noise=0.003, seed=9)).to_csv(variant, index=False)
+    arguments = [f"--out={tmp_path}", "--starts=20", "--bootstrap=40"]
+    assert main(["compare", str(csv), str(variant), *arguments]) == 0
+    printed = capsys.readouterr().out
+    document = json.loads((tmp_path / "comparison.json").read_text())
+    low, high = document["delta_phi"]["ci95"]
+    assert ("these runs cannot tell" in printed) == (low <= 0 <= high)
+    assert f"{document['delta_phi']['value']:.3f}" in printed
+    assert document["provenance"]["variant"]["input"] == str(variant)
+    assert printed.count("the r = 1 runs of the baseline stand for both") == 9
+    assert names(tmp_path / "figures") == {"comparison.png", "comparison.pdf"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["allocate", "CSV", "--where=d_model in (16, 24)"], "r = 1: 2 distinct d_model"),
+        (["allocate", "CSV", "--where=r == 2"], "φ is not identified"),
+        (["compare", "CSV", "CSV", "--bootstrap=1"], "at least 2 resamples"),
+        (["compare", "CSV", "missing.csv"], "missing.csv: no such file or folder"),
+        (["isoflop", "missing.csv"], "missing.csv: no such file or folder"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_status_2(csv, tmp_path, capsys, arguments, message):
+    out = tmp_path / "out"
+    filled = [str(csv) if argument == "CSV" else argument for argument in arguments]
+    assert main([*filled, f"--out={out}"]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not out.exists()

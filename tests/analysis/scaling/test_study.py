@@ -1,0 +1,215 @@
+"""The whole study and its fit.json: every part there, or null with a reason."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import RunTable, Settings, fit_study, load_runs
+from analysis.scaling.show.fit_json import dumps, to_json
+from analysis.scaling.show.text import summary, table_text
+from analysis.scaling.study import Study
+from analysis.tables.provenance import provenance
+from tests.analysis import laptop_study
+
+KEYS = [
+    "schema",
+    "law",
+    "injection",
+    "n_runs",
+    "n_dropped",
+    "dropped",
+    "params",
+    "objective",
+    "delta",
+    "r2",
+    "rmse",
+    "max_abs_residual",
+    "restricted",
+    "per_architecture",
+    "residuals",
+    "halves",
+    "injection_sensitivity",
+    "bootstrap",
+    "starts",
+    "warnings",
+    "provenance",
+]
+QUICK = Settings(starts=20, resamples=20)
+
+
+def document(study: Study) -> dict:
+    text = dumps(
+        to_json(study, provenance(study.table, seed=0, command="python -m analysis fit x"))
+    )
+    return json.loads(text)
+
+
+def reasons(result: dict, part: str) -> list[str]:
+    return [warning for warning in result["warnings"] if warning.startswith(part)]
+
+
+@pytest.fixture(scope="module")
+def study(published) -> Study:
+    return fit_study(published, QUICK)
+
+
+@pytest.fixture(scope="module")
+def result(study) -> dict:
+    return document(study)
+
+
+def test_every_key_in_order(result):
+    assert list(result)[: len(KEYS)] == KEYS
+    assert result["schema"] == 1
+    assert (result["law"], result["injection"], result["delta"]) == ("joint", "once", 0.001)
+    assert (result["n_runs"], result["n_dropped"], result["dropped"]) == (116, 0, [])
+    assert list(result["params"]) == ["phi", "alpha", "beta", "E", "A", "B"]
+    assert set(result["provenance"]) == {
+        "input",
+        "sha256",
+        "versions",
+        "seed",
+        "command",
+        "time",
+    }
+
+
+def test_numbers_at_full_precision(study, result):
+    assert result["params"] == study.fit.params
+    assert result["objective"] == study.fit.objective
+    assert result["bootstrap"]["phi"]["ci95"] == list(study.bootstrap.interval("phi"))
+
+
+def test_parts_of_the_published_study(result):
+    assert result["restricted"]["phi=0"]["r2"] == pytest.approx(0.98568, abs=1e-5)
+    assert result["restricted"]["phi=1"]["phi"] == 1.0
+    assert list(result["per_architecture"]) == ["1", "2", "4", "8"]
+    assert result["per_architecture"]["8"]["E"] == pytest.approx(1.6935, abs=1e-3)
+    assert "phi" not in result["per_architecture"]["8"]
+    assert result["residuals"]["4"]["mean"] == pytest.approx(-0.0055, abs=1e-3)
+    assert result["halves"]["low"]["n"] == 56
+    assert result["halves"]["high"]["phi"] == pytest.approx(0.487, abs=1e-3)
+    assert result["halves"]["low"]["budgets"] == [4.64e17, 1e18, 2.15e18]
+    assert result["injection_sensitivity"] == pytest.approx(
+        {"once": 0.4576, "recurrent": 0.4330, "excluded": 0.4721}, abs=1e-4
+    )
+    assert result["bootstrap"]["unit"] == "(budget, r) cell"
+    assert (result["bootstrap"]["n_cells"], result["bootstrap"]["resamples"]) == (24, 20)
+    assert result["starts"]["n"] == 20
+    assert list(result["leave_one_out"]["r"]) == ["1", "2", "4", "8"]
+    assert result["leave_one_out"]["budget"]["2.15e+19"]["n"] == 16
+    assert result["warnings"] == []
+
+
+def test_predictions_add_up(study):
+    frame = study.predictions()
+    np.testing.assert_allclose(frame["predicted"] + frame["residual"], frame["loss"])
+    np.testing.assert_allclose(
+        frame["predicted"], study.fit.law.predict_frame(study.table.booked), rtol=1e-12
+    )
+    assert (frame["n_effective"] >= frame["n_once"]).all()
+
+
+def test_chinchilla_law_says_what_does_not_apply(published):
+    result = document(fit_study(published, Settings(law="chinchilla", starts=20, resamples=20)))
+    assert result["params"]["phi"] is None
+    assert result["bootstrap"]["phi"] is None
+    for part in ("restricted", "halves", "injection_sensitivity", "leave_one_out"):
+        assert result[part] is None
+        assert reasons(result, f"{part}: null: ")
+    # φ = 0 counts every parameter once whatever r: the same law.
+    assert result["params"]["E"] == pytest.approx(1.69589, abs=1e-4)
+    assert reasons(result, "chinchilla law over 4 values of r")
+
+
+def test_held_phi(published):
+    result = document(fit_study(published, Settings(phi=0.3, starts=20, resamples=20)))
+    assert result["params"]["phi"] == 0.3
+    assert result["halves"]["low"]["phi"] == 0.3
+    assert result["bootstrap"]["phi"] is None
+    assert result["bootstrap"]["alpha"]["se"] > 0
+    assert result["injection_sensitivity"] is None
+    assert reasons(result, "injection_sensitivity: null: φ is held fixed")
+
+
+def test_holdout_is_not_fitted(published):
+    study = fit_study(published, Settings(holdout=2, starts=20, resamples=0))
+    result = document(study)
+    assert result["n_runs"] == 80
+    assert result["params"]["phi"] == pytest.approx(0.4516, abs=1e-3)
+    assert result["holdout"]["left_out"] == [1e19, 2.15e19]
+    assert result["holdout"]["n"] == 36
+    assert result["bootstrap"] is None
+    assert reasons(result, "bootstrap: null: 0 resamples were asked for")
+
+
+def test_small_noisy_study_works_and_flags(tmp_path):
+    root = laptop_study.write_run_folders(laptop_study.study(noise=0.08, seed=2), tmp_path)
+    broken = root / "lost"
+    broken.mkdir()
+    (broken / "status.json").write_text('{"state": "diverged", "reason": "loss is nan"}')
+    study = fit_study(load_runs(root), QUICK)
+    result = document(study)
+    assert result["n_runs"] == 36
+    assert result["dropped"] == [{"run": "lost", "reason": "diverged: loss is nan"}]
+    assert result["halves"] is None
+    assert reasons(result, "halves: null: 3 budget(s): halves need at least 4")
+    assert reasons(result, "bootstrap: 12 blocks ((budget, r) cell) are few")
+    low, high = result["bootstrap"]["phi"]["ci95"]
+    assert low < result["params"]["phi"] < high
+    text = summary(study)
+    assert "lost: diverged: loss is nan" in text
+    assert "bootstrap: 12 blocks" in text
+
+
+def test_parts_without_enough_runs_are_null_with_a_reason(published):
+    runs = published.runs
+    few = published.select((runs["r"] == 1) | ((runs["r"] == 4) & (runs["budget"] < 6e17)))
+    result = document(fit_study(few, QUICK))
+    assert result["per_architecture"]["4"] is None
+    assert reasons(result, "per_architecture r = 4: null: 4 runs cannot determine 5 parameters")
+    assert result["leave_one_out"]["r"]["4"] is None
+    assert reasons(result, "leave_one_out r = 4: null: φ is not identified")
+    assert reasons(result, "halves high: null: ")
+    assert summary(fit_study(few, QUICK)).count("not available, see warnings") == 1
+
+
+def test_too_few_blocks_make_the_bootstrap_null(published):
+    result = document(fit_study(published, Settings(unit="r", starts=20, resamples=20)))
+    assert result["bootstrap"] is None
+    assert reasons(result, "bootstrap: null: bootstrap: 4 blocks")
+
+
+def test_summary_says_what_matters(study):
+    text = summary(study)
+    low, high = study.bootstrap.interval("phi")
+    lines = text.splitlines()
+    (phi,) = [line for line in lines if line.startswith("φ  ")]
+    assert phi.split()[:2] == ["φ", "0.4576"]
+    assert f"[{low:.4g}, {high:.4g}]" in phi
+    assert any(line.startswith("φ = 0") and "0.9857" in line for line in lines)
+    assert any(line.startswith("φ = 1") and "0.9543" in line for line in lines)
+    assert any(line.startswith("r = 8 alone") and line.endswith("of 20") for line in lines)
+    assert "once 0.458, recurrent 0.433, excluded 0.472" in text
+    assert "low 0.442, high 0.487" in text
+
+
+def test_columns_line_up():
+    table = table_text(("", "a", "long"), [("x", "1", "2"), ("yy", "not there")])
+    assert table == ["    a  long", "x   1     2", "yy  not there"]
+
+
+def test_no_nan_reaches_the_file(study):
+    with pytest.raises(ValueError, match="JSON"):
+        dumps({"x": float("nan")})
+
+
+def test_laptop_study_recovers_its_truth():
+    runs = pd.DataFrame(laptop_study.study(noise=0.004, seed=0))
+    table = RunTable(runs, "once", Path("synthetic"), "0" * 64)
+    study = fit_study(table, Settings(starts=30, resamples=100))
+    low, high = study.bootstrap.interval("phi")
+    assert low < laptop_study.TRUTH.phi < high
