@@ -8,9 +8,10 @@ import pandas as pd
 import pytest
 
 from analysis import RunTable, Settings, fit_study, load_runs
-from analysis.scaling.show.fit_json import dumps, to_json
+from analysis.scaling.show.fit_json import to_json
 from analysis.scaling.show.text import summary, table_text
 from analysis.scaling.study import Study
+from analysis.tables.files import dumps
 from analysis.tables.provenance import provenance
 from tests.analysis import laptop_study
 

@@ -9,7 +9,7 @@ import pytest
 from analysis.__main__ import main
 from analysis.scaling.allocation import allocate
 from analysis.scaling.show.curve_json import allocation_json
-from analysis.scaling.show.fit_json import dumps
+from analysis.tables.files import dumps
 from analysis.tables.provenance import provenance
 from analysis.tables.runs import load_runs
 from tests.analysis import laptop_study
