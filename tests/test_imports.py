@@ -40,9 +40,11 @@ MAY_IMPORT = {
     "looped_jax/training": (
         *BASE, "looped_jax.data", "looped_jax.model", "looped_jax.evaluation.loss",
     ),
+    "looped_jax/adaptive": (*BASE, "looped_jax.data", "looped_jax.model"),
     "looped_jax/evaluation": (
-        *BASE, "looped_jax.data", "looped_jax.model", "looped_jax.training.losses",
-        "looped_jax.training.progress", "looped_jax.training.run_folder",
+        *BASE, "looped_jax.adaptive", "looped_jax.data", "looped_jax.model",
+        "looped_jax.training.losses", "looped_jax.training.progress",
+        "looped_jax.training.run_folder",
     ),
     "looped_jax/generation": ("looped_jax.data", "looped_jax.errors", "looped_jax.model"),
     "looped_jax/inspection": (

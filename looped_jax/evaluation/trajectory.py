@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from looped_jax import parallel
+from looped_jax.adaptive.signals import divergence
 from looped_jax.evaluation.scale import expand
 from looped_jax.evaluation.scale import norm as state_norm
 from looped_jax.model.config import ModelConfig
@@ -189,17 +190,6 @@ def over_tokens(
     of_chunks = jax.lax.map(of_chunk, jnp.arange(chunks))
     to_tokens = lambda x_nRC: jnp.moveaxis(x_nRC, 0, 2).reshape(-1, size * chunks)[:, :N]
     return jax.tree.map(lambda x_nRC: to_tokens(x_nRC).reshape(-1, B, T), of_chunks)
-
-
-def divergence(log_p: Array, log_q: Array) -> Array:
-    """KL(p ‖ q) in nats over the last axis, from log-probabilities; exact for tiny differences.
-
-    Σ p d with d = log p − log q loses everything below 1e-7 to float32, since positive and negative
-    terms cancel. With Σ p = Σ q it equals Σ q (d eᵈ − eᵈ + 1), whose terms are all ≥ 0.
-    """
-    p, q, d = jnp.exp(log_p), jnp.exp(log_q), log_p - log_q
-    series = q * jnp.square(d) * (1 / 2 + d * (1 / 3 + d * (1 / 8 + d / 30)))
-    return jnp.sum(jnp.where(jnp.abs(d) < 0.05, series, p * d - p + q), -1)
 
 
 def applier(model: ModelConfig, params: Any) -> Callable[..., Any]:

@@ -1,0 +1,1 @@
+"""Adaptive depth: every token loops until a signal of its own says that it has settled."""
