@@ -10,6 +10,7 @@
 :func:`fit_study` makes everything that ``python -m analysis fit`` prints.
 """
 
+from analysis import missing_package as missing_package  # first: it tells what the others lack
 from analysis.errors import AnalysisError, InputError, NotIdentifiedError
 from analysis.laws.laws import ChinchillaLaw, Injection, JointLaw, book_injection
 from analysis.scaling.allocation import Allocation, allocate

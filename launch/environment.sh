@@ -3,6 +3,7 @@
 #   root            the project's folder
 #   venv_python     the interpreter of .venv
 #   prepare_environment requirements.txt …
+#   say_how_python_is_run
 #
 # The interpreter of a new .venv is $PYTHON, or python3. Typed again it does nothing unless a
 # requirements file has changed; interrupted, it starts again where pip was.
@@ -33,6 +34,11 @@ prepare_environment() {
     fi
   done
   exec 8>&-
+}
+
+# For what is typed next: the scripts use .venv, and a new shell does not.
+say_how_python_is_run() {
+  printf '\nfor python as in the README, once in every new shell: . .venv/bin/activate\n'
 }
 
 find_python() {

@@ -18,6 +18,8 @@ from looped_jax import cli
 from looped_jax.data.prepare import prepare
 
 AGAIN = "launch/quickstart.sh"
+# As launch/test.sh ends.
+HOW_PYTHON_IS_RUN = "for python as in the README, once in every new shell: . .venv/bin/activate"
 DATA = "data/novels_512"
 VOCAB_SIZE = 512
 
@@ -46,6 +48,7 @@ def main(_: list[str]) -> int:
         return status
     print(f"\n{describe_fit(out / 'analysis' / 'fit.json')}")
     print(f"report: {out / 'analysis' / 'report.html'}")
+    print(f"\n{HOW_PYTHON_IS_RUN}")
     return unfinished
 
 

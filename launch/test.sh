@@ -10,6 +10,7 @@ set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/environment.sh"
 cd -- "$root"
 prepare_environment requirements.txt requirements-test.txt
+trap say_how_python_is_run EXIT
 
 if (($# == 0)); then
   "$venv_python" -m ruff check

@@ -20,6 +20,7 @@ BASE = (
 # Folder or file -> what of ours it may import besides itself; the longest match counts.
 MAY_IMPORT = {
     "looped_jax/errors.py": (),
+    "looped_jax/missing_package.py": (),
     "looped_jax/files.py": ("looped_jax.errors",),
     "looped_jax/cli.py": ("looped_jax.errors",),
     "looped_jax/parallel.py": ("looped_jax.errors", "looped_jax.model.boxes"),

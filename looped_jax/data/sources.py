@@ -253,12 +253,8 @@ class TfdsInput:
 
     def __init__(self, spec: str, text_field: str):
         data_set, split = parse_tfds(spec)
-        try:
-            import tensorflow_datasets as tfds
-        except ImportError as error:
-            raise UserError(
-                f"{spec} needs TFDS: pip install tensorflow-datasets ({error})"
-            ) from error
+        import tensorflow_datasets as tfds  # takes seconds, and few need it
+
         self.name = f"tfds:{data_set}:{split}"
         self.text_field = text_field
         self.consumed = 0

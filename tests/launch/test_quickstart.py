@@ -1,10 +1,13 @@
 import json
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
+from absl import flags
 
+from launch import quickstart
 from launch.quickstart import describe_fit
 from tests.launch.sweeps import ROOT, TIMEOUT_S, states, wait_until
 
@@ -46,6 +49,19 @@ def test_the_answer_has_its_interval_or_says_why_not(changed, text, tmp_path):
     path = tmp_path / "fit.json"
     path.write_text(json.dumps(FIT | changed))
     assert describe_fit(path) == text
+
+
+def test_it_ends_with_how_python_is_run(tmp_path, monkeypatch, capsys):
+    given = types.SimpleNamespace(study="study.py", out=str(tmp_path), workers=1)
+    monkeypatch.setattr(flags, "FLAGS", given)
+    for name in ("load_study", "prepare"):
+        monkeypatch.setattr(quickstart, name, lambda *args, **kwargs: None)
+    for name in ("run_study", "analysis"):
+        monkeypatch.setattr(quickstart, name, lambda *args: 0)
+    (tmp_path / "analysis").mkdir()
+    (tmp_path / "analysis" / "fit.json").write_text(json.dumps(FIT))
+    assert quickstart.main([]) == 0
+    assert capsys.readouterr().out.endswith(f"/report.html\n\n{quickstart.HOW_PYTHON_IS_RUN}\n")
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from launch import quickstart
 from tests.launch.sweeps import ROOT
 
 SCRIPTS = ["launch/quickstart.sh", "launch/test.sh", ".ci/run", "tests/slurm/slurm.sh"]
+WITHOUT_SLURM = "-m pytest tests/launch -k slurm"
+ENDING = f"\n{quickstart.HOW_PYTHON_IS_RUN}\n"
 REQUIREMENTS = ["requirements.txt", "requirements-test.txt"]
 
 
@@ -38,9 +42,10 @@ def install_python(clone: Path, body: str) -> None:
 
 
 def install_slurm(clone: Path, body: str) -> None:
-    """What .ci/run installs and starts a Slurm with."""
+    """What .ci/run installs and starts a Slurm with; what it was told stands in a file."""
     script = clone / "tests" / "slurm" / "slurm.sh"
     script.parent.mkdir(parents=True, exist_ok=True)
+    script.with_name("said").write_text("")
     script.write_text(f'#!/bin/sh\necho "$1" >>"$(dirname "$0")/said"\n{body}\n')
     script.chmod(0o755)
 
@@ -79,29 +84,42 @@ def test_quickstart_runs_in_the_project_wherever_it_is_typed(clone):
 def test_all_checks_run(clone):
     tests = "pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=12"
     checks = ["ruff check", "ruff format --check", "mypy", tests]
-    expected = "".join(f"{clone}: -m {check}\n" for check in checks)
+    expected = "".join(f"{clone}: -m {check}\n" for check in checks) + ENDING
     assert run(clone / "launch/test.sh") == (0, expected, "")
-    assert run(clone / ".ci/run") == (0, expected, "")
+    without_slurm = f"{clone}: {WITHOUT_SLURM}\n{ENDING}"
+    assert run(clone / ".ci/run") == (0, without_slurm + expected, "")
     assert (clone / "tests/slurm/said").read_text() == "install\nstart\nstop\n"
+
+
+def test_tests_of_slurm_run_without_it_before_it_is_there(clone):
+    """In a machine's own Slurm of the tests, too: its name is taken away."""
+    said = clone / "tests/slurm/said"
+    install_python(clone, f'echo "$2 $3 ${{TEST_SLURM_CONF-unset}} $(wc -l <"{said}")"')
+    status, output, _ = run(clone / ".ci/run", TEST_SLURM_CONF="given")
+    assert status == 0
+    assert output.startswith("pytest tests/launch unset 0\n")
+    assert re.search(r"^pytest -n /tmp/slurm\.\w+/slurm\.conf 2$", output, re.MULTILINE)
+    install_python(clone, '[ "$3" != tests/launch ]')
+    assert run(clone / ".ci/run")[0] == 1
 
 
 @pytest.mark.parametrize("step", ["install", "start"])
 def test_checks_run_without_slurm_and_say_so(clone, step):
     install_slurm(clone, f'[ "$1" != {step} ] || {{ echo "error: no apt-get" >&2; exit 2; }}')
     status, output, errors = run(clone / ".ci/run")
-    assert (status, output.count("\n")) == (0, 4)
+    assert (status, output.count(": -m ")) == (0, 5)
     assert errors.startswith("error: no apt-get\nWARNING: there is no Slurm here: ")
     assert "stop" not in (clone / "tests/slurm/said").read_text()
 
 
 def test_arguments_go_to_pytest_alone(clone):
-    expected = f"{clone}: -m pytest -m slow tests/a b\n"
+    expected = f"{clone}: -m pytest -m slow tests/a b\n{ENDING}"
     assert run(clone / "launch/test.sh", "-m", "slow", "tests/a b") == (0, expected, "")
 
 
 def test_a_failed_check_fails(clone):
     install_python(clone, '[ "$2" != mypy ]')
-    assert run(clone / ".ci/run")[0] == 1
+    assert run(clone / ".ci/run")[:2] == (1, ENDING * 2)
 
 
 def test_changed_requirements_are_installed_once(clone):
