@@ -4,8 +4,11 @@
 `adamw`, `fixed_depth` and `lognormal_poisson_depth` are the parts that configs put together.
 """
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import ml_collections
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, FieldReference
 
 from looped_jax.model.accounting import count_parameters
 from looped_jax.model.config import ModelConfig, isodepth_split
@@ -17,7 +20,8 @@ def get_config() -> ConfigDict:
     c = ml_collections.ConfigDict()
     c.name = "base"  # names the run in tables and logs
     c.study = ""  # the study that a run belongs to; "" for a run by itself
-    c.seed = 0  # parameters, order of the data, sampled depths, dropout
+    # Parameters, order of the data, sampled depths, dropout: 0 to 2**32 - 1.
+    c.seed = 0
 
     c.data = ConfigDict()
     c.data.folder = "data/novels"  # made by looped_jax.data.prepare
@@ -52,6 +56,10 @@ def get_config() -> ConfigDict:
 
     c.log = ConfigDict()
     c.log.every_steps = 20  # lines of metrics.jsonl, points of TensorBoard
+
+    c.profile = ConfigDict()
+    # A profiler trace of these steps, first and last, in the run's folder `profile`; (): none.
+    c.profile.steps = ()
 
     c.evaluation = ConfigDict()
     c.evaluation.every_steps = 0  # validation loss during training; 0: only at the end
@@ -108,9 +116,13 @@ def isodepth_model(
     # "linear" (W [e, h]), "diagonal" (decay * h + step * W e), "hyperconnect" (lanes).
     m.injection = injection if recurrences > 1 else "passthrough"
     m.injection_order = "input_first"  # linear: [e, h], or "state_first": [h, e]
-    m.lanes = 2 if m.injection == "hyperconnect" else 0  # K residual lanes of hyperconnections
-    # h before the first recurrence: "input" (e), "zeros", or "noise" (truncated normal).
-    m.initial_state = "zeros" if m.injection == "additive" else "input"
+    # K residual lanes of hyperconnections; follows an override of the injection.
+    m.lanes = derived(m.get_ref("injection"), lambda kind: 2 if kind == "hyperconnect" else 0, int)
+    # h before the first recurrence: "input" (e), "zeros", or "noise" (truncated normal). As
+    # published for the injection, which it follows: zeros with "additive".
+    m.initial_state = derived(
+        m.get_ref("injection"), lambda kind: "zeros" if kind == "additive" else "input", str
+    )
     m.initial_state_std = 0.0  # standard deviation of that noise
     m.state_norm = "every"  # RMSNorm on the state after "every" recurrence, the "last", or "none"
     m.share_state_and_final_norm = False  # one scale for the state's norm and the readout's
@@ -129,6 +141,18 @@ def isodepth_model(
     m.attention = "xla"  # or "cudnn": fused, bfloat16 on NVIDIA GPUs
     m.compute_dtype = "float32"  # "bfloat16" on accelerators
     return m
+
+
+class Rule(NamedTuple):
+    """How ml_collections wants an operation of a reference: function and arguments."""
+
+    fn: Callable[..., Any]
+    args: list[Any]
+
+
+def derived(source: FieldReference, rule: Callable[[Any], Any], kind: type) -> FieldReference:
+    """A value of type `kind` that is `rule(source)` as long as nothing else is set."""
+    return FieldReference(kind(), kind, Rule(lambda _, value: rule(value), [source]))
 
 
 def fixed_depth() -> ConfigDict:
@@ -157,7 +181,10 @@ def muonh_adamw(*, d_ref: int, batch_ref: int, tokens_ref: float) -> ConfigDict:
     o.b2 = 0.95
     o.eps = 1e-10
     o.warmup_steps = 0  # linear warm-up
-    o.final_fraction = 0.1  # of the peak rate, reached linearly at the end of the run
+    # Share of the run's steps, at its end, over which the rates fall linearly. 1: from the first
+    # step on; 0.4: a plateau before (a trapezoid); 0: constant rates.
+    o.warmdown_share = 1.0
+    o.final_fraction = 0.1  # of the peak rates, reached at the end of the run
     o.rates = ConfigDict()  # peak rates at the reference below, by parameter group
     o.rates.matrix = 0.014
     o.rates.embedding = 0.3
@@ -172,11 +199,13 @@ def muonh_adamw(*, d_ref: int, batch_ref: int, tokens_ref: float) -> ConfigDict:
     o.transfer.width_exponent = -0.5  # AdamW groups
     o.transfer.data_exponent = -0.32  # matrices
     o.transfer.matrix_batch_exponent = 0.558
-    o.transfer.adamw_batch_exponent = 0.558
+    o.transfer.adamw_batch_exponent = 0.558  # embedding and unembedding
     return o
 
 
-def adamw(*, rate: float, decay: float, clip_norm: float, warmup_steps: int) -> ConfigDict:
+def adamw(
+    *, rate: float, decay: float, clip_norm: float, warmup_steps: int, warmdown_share: float
+) -> ConfigDict:
     """AdamW with one rate for all parameters."""
     o = ConfigDict()
     o.kind = "adamw"
@@ -188,7 +217,8 @@ def adamw(*, rate: float, decay: float, clip_norm: float, warmup_steps: int) -> 
     o.decayed_groups = ("matrix", "embedding", "unembedding")  # parameter groups that decay
     o.clip_norm = clip_norm  # bound on the global gradient norm
     o.warmup_steps = warmup_steps  # linear warm-up
-    o.final_fraction = 0.1  # of the peak rate, reached linearly at the end of the run
+    o.warmdown_share = warmdown_share  # of the run's steps, at its end: see `muonh_adamw`
+    o.final_fraction = 0.1  # of the peak rate, reached at the end of the run
     return o
 
 

@@ -55,7 +55,10 @@ def cpu(*, mean: int, depth: str) -> ConfigDict:
     c.model.initial_state = "zeros"
     c.model.initial_state_std = 0.0
     c.depth = depth_section(depth, mean, c.model.max_recurrences)
-    c.optimizer = base.adamw(rate=1e-2, decay=0.1, clip_norm=1.0, warmup_steps=100)
+    steps = c.budget.tokens / (c.data.batch_size * c.data.sequence_length)
+    c.optimizer = base.adamw(
+        rate=1e-2, decay=0.1, clip_norm=1.0, warmup_steps=100, warmdown_share=1 - 100 / steps
+    )
     c.evaluation.batch_size = 64
     c.checkpoint.every_steps = 200
     return c
@@ -78,8 +81,9 @@ def huginn(*, mean: int, depth: str) -> ConfigDict:
     c.model.remat = "layer"
     c.model.compute_dtype = "bfloat16"
     c.depth = depth_section(depth, mean, c.model.max_recurrences)
-    c.optimizer = base.adamw(rate=5e-4, decay=1e-4, clip_norm=1.0, warmup_steps=4096)
-    c.optimizer.final_fraction = 1.0  # constant after the warm-up
+    c.optimizer = base.adamw(
+        rate=5e-4, decay=1e-4, clip_norm=1.0, warmup_steps=4096, warmdown_share=0.0
+    )
     c.mesh = "data:-1,fsdp:8,tensor:1"
     return c
 

@@ -86,6 +86,11 @@ class Size:
     warmup_steps: int
     dropout: float
 
+    @property
+    def steps(self) -> float:
+        """Optimiser steps of `tokens`."""
+        return self.tokens / (self.batch_size * self.max_length)
+
 
 SIZES = {
     # The rate is that of configs/studies/readout_quickstart.py; dropout has no place in less than
@@ -138,8 +143,9 @@ def run(size: str, condition: Condition, *, loops: int | None = None, seed: int 
     condition.apply(c)
     c.depth = base.fixed_depth()
     c.optimizer = base.adamw(
-        rate=shape.rate, decay=0.01, clip_norm=1.0, warmup_steps=shape.warmup_steps
-    )
+        rate=shape.rate, decay=0.01, clip_norm=1.0, warmup_steps=shape.warmup_steps,
+        warmdown_share=1 - shape.warmup_steps / shape.steps,
+    )  # fmt: skip
     c.checkpoint.every_steps = 200 if small else 1000
     if not small:
         c.model.compute_dtype = "bfloat16"

@@ -1,36 +1,49 @@
 """RunConfig: everything a run is, checked and typed, from an ml_collections tree.
 
-configs/base.py documents every key. Nothing here has a default: a key that is missing, unknown or
-of the wrong kind is an error that names it.
+configs/base.py documents every key. Nothing here has a default: a key that is missing, unknown, of
+another type or out of bounds is an error that names it.
 """
 
 import dataclasses
 import json
-import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from ml_collections import ConfigDict
 
 from looped_jax.errors import UserError
 from looped_jax.model import accounting
-from looped_jax.model.config import ModelConfig, from_tree
+from looped_jax.model.config import ModelConfig
+from looped_jax.model.fields import (
+    Bounds,
+    Count,
+    CountOrZero,
+    Decay,
+    Positive,
+    PositiveOrZero,
+    Share,
+    from_tree,
+)
 from looped_jax.training.depth import DepthConfig
 from looped_jax.training.transfer import Transfer
 
 # Keys that may differ between the launches of one run: they change its numbers by the order of
 # sums at most (with dropout, microbatches draw masks of their own).
 MAY_CHANGE = (
-    "checkpoint", "log", "mesh", "processes", "data.folder", "data.microbatches", "data.verify",
+    "name", "checkpoint", "log", "mesh", "processes", "profile", "data.folder",
+    "data.microbatches", "data.verify",
 )  # fmt: skip
+
+# What a random generator takes: uint32.
+Seed = Annotated[int, Bounds(least=0, most=2**32 - 1)]
 
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
     folder: str
-    sequence_length: int
-    batch_size: int
-    microbatches: int
+    sequence_length: Count
+    batch_size: Count
+    microbatches: Count
     verify: bool
 
 
@@ -38,17 +51,17 @@ class DataConfig:
 class BudgetConfig:
     """How long a run trains: exactly one of the three is above 0."""
 
-    steps: int
-    tokens: float
-    flops: float
+    steps: CountOrZero
+    tokens: PositiveOrZero
+    flops: PositiveOrZero
 
 
 @dataclasses.dataclass(frozen=True)
 class LossConfig:
-    supervision: str
-    loop_weights: tuple[float, ...]
-    norm_penalty: float
-    chunk: int
+    supervision: Literal["last", "every"]
+    loop_weights: tuple[PositiveOrZero, ...]
+    norm_penalty: PositiveOrZero
+    chunk: Count
 
 
 class MuonHRule(NamedTuple):
@@ -72,15 +85,28 @@ class AdamWRule(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
+class Rates:
+    """Peak learning rates at the reference of `Transfer`, by parameter group."""
+
+    matrix: PositiveOrZero
+    embedding: PositiveOrZero
+    unembedding: PositiveOrZero
+    norm: PositiveOrZero
+    lane: PositiveOrZero
+    bias: PositiveOrZero
+
+
+@dataclasses.dataclass(frozen=True)
 class MuonHConfig:
-    kind: str
-    momentum: float
-    b1: float
-    b2: float
-    eps: float
-    warmup_steps: int
-    final_fraction: float
-    rates: tuple[tuple[str, float], ...]
+    kind: Literal["muonh_adamw"]
+    momentum: Decay
+    b1: Decay
+    b2: Decay
+    eps: Positive
+    warmup_steps: CountOrZero
+    warmdown_share: Share
+    final_fraction: Share
+    rates: Rates
     transfer: Transfer
 
     @property
@@ -90,16 +116,17 @@ class MuonHConfig:
 
 @dataclasses.dataclass(frozen=True)
 class AdamWConfig:
-    kind: str
-    b1: float
-    b2: float
-    eps: float
-    rate: float
-    decay: float
+    kind: Literal["adamw"]
+    b1: Decay
+    b2: Decay
+    eps: Positive
+    rate: PositiveOrZero
+    decay: PositiveOrZero
     decayed_groups: tuple[str, ...]
-    clip_norm: float | None
-    warmup_steps: int
-    final_fraction: float
+    clip_norm: Positive | None
+    warmup_steps: CountOrZero
+    warmdown_share: Share
+    final_fraction: Share
 
     @property
     def rule(self) -> AdamWRule:
@@ -110,26 +137,39 @@ class AdamWConfig:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
-    every_steps: int
-    keep: int
+    every_steps: CountOrZero
+    keep: Count
 
 
 @dataclasses.dataclass(frozen=True)
 class LogConfig:
-    every_steps: int
+    every_steps: Count
+
+
+@dataclasses.dataclass(frozen=True)
+class ProfileConfig:
+    """Steps of a profiler trace: first and last, or none."""
+
+    steps: tuple[Count, ...]
+
+    def __post_init__(self) -> None:
+        if self.steps and not (len(self.steps) == 2 and self.steps[0] <= self.steps[1]):
+            raise UserError(
+                f"profile.steps = {self.steps}; allowed: (first, last), or () for no trace"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationConfig:
-    every_steps: int
-    batch_size: int
-    max_windows: int
+    every_steps: CountOrZero
+    batch_size: Count
+    max_windows: CountOrZero
 
 
 @dataclasses.dataclass(frozen=True)
 class ProcessesConfig:
-    count: int
-    connect_seconds: int
+    count: Count
+    connect_seconds: Count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +178,7 @@ class RunConfig:
 
     name: str
     study: str
-    seed: int
+    seed: Seed
     model: ModelConfig
     data: DataConfig
     budget: BudgetConfig
@@ -147,6 +187,7 @@ class RunConfig:
     optimizer: MuonHConfig | AdamWConfig
     checkpoint: CheckpointConfig
     log: LogConfig
+    profile: ProfileConfig
     evaluation: EvaluationConfig
     mesh: str
     processes: ProcessesConfig
@@ -198,25 +239,15 @@ def resolve_json(tree: Mapping[str, Any]) -> RunConfig:
     Raises:
       UserError: a key is missing, unknown, of the wrong kind, or does not fit the others.
     """
-    tree = dict(tree)
     try:
-        sections = {
-            "model": ModelConfig.from_tree(tree.pop("model", {})),
-            "data": _section(DataConfig, tree, "data"),
-            "budget": _section(BudgetConfig, tree, "budget"),
-            "loss": _section(LossConfig, tree, "loss"),
-            "optimizer": _optimizer(tree.pop("optimizer", {})),
-            "checkpoint": _section(CheckpointConfig, tree, "checkpoint"),
-            "log": _section(LogConfig, tree, "log"),
-            "evaluation": _section(EvaluationConfig, tree, "evaluation"),
-            "processes": _section(ProcessesConfig, tree, "processes"),
-        }
-        sections["depth"] = _depth(tree.pop("depth", {}), sections["model"])
-        run = from_tree(RunConfig, {**tree, **sections}, "config")
+        model = ModelConfig.from_tree(tree.get("model", {}))
+        optimizer = _optimizer(tree.get("optimizer", {}))
+        depth = _depth(tree.get("depth", {}), model)
+        made = {"model": model, "optimizer": optimizer, "depth": depth}
+        run = from_tree(RunConfig, {**tree, **made}, "config")
     except ValueError as error:
         raise UserError(str(error)) from error
     _check_budget(run.budget)
-    _check_numbers(run)
     _check_fit(run)
     return run
 
@@ -226,19 +257,12 @@ def to_json(config: ConfigDict) -> dict[str, Any]:
     return json.loads(config.to_json())
 
 
-def _section(cls: type, tree: dict[str, Any], name: str) -> Any:
-    return from_tree(cls, tree.pop(name, {}), name)
-
-
 def _optimizer(tree: Mapping[str, Any]) -> MuonHConfig | AdamWConfig:
+    kinds = {"muonh_adamw": MuonHConfig, "adamw": AdamWConfig}
     kind = tree.get("kind")
-    if kind == "muonh_adamw":
-        transfer = from_tree(Transfer, tree.get("transfer", {}), "optimizer.transfer")
-        rates = tuple(sorted(tree.get("rates", {}).items()))
-        return from_tree(MuonHConfig, {**tree, "transfer": transfer, "rates": rates}, "optimizer")
-    if kind == "adamw":
-        return from_tree(AdamWConfig, tree, "optimizer")
-    raise UserError(f"optimizer.kind = {kind!r}; allowed: 'muonh_adamw', 'adamw'")
+    if kind not in kinds:
+        raise UserError(f"optimizer.kind = {kind!r}; allowed: {', '.join(map(repr, kinds))}")
+    return from_tree(kinds[kind], tree, "optimizer")
 
 
 def _depth(tree: Mapping[str, Any], model: ModelConfig) -> DepthConfig:
@@ -256,31 +280,6 @@ def _check_budget(budget: BudgetConfig) -> None:
         raise UserError(
             f"{named} given; allowed: exactly one of budget.steps, .tokens, .flops, the others 0"
         )
-    key, value = given.popitem()
-    if not (math.isfinite(value) and value > 0):
-        raise UserError(f"budget.{key} = {value}; allowed: above 0")
-
-
-def _check_numbers(run: RunConfig) -> None:
-    least = {
-        "seed": (run.seed, 0),
-        "data.sequence_length": (run.data.sequence_length, 1),
-        "data.batch_size": (run.data.batch_size, 1),
-        "data.microbatches": (run.data.microbatches, 1),
-        "loss.chunk": (run.loss.chunk, 1),
-        "loss.norm_penalty": (run.loss.norm_penalty, 0),
-        "checkpoint.every_steps": (run.checkpoint.every_steps, 0),
-        "checkpoint.keep": (run.checkpoint.keep, 1),
-        "log.every_steps": (run.log.every_steps, 1),
-        "evaluation.every_steps": (run.evaluation.every_steps, 0),
-        "evaluation.batch_size": (run.evaluation.batch_size, 1),
-        "evaluation.max_windows": (run.evaluation.max_windows, 0),
-        "processes.count": (run.processes.count, 1),
-        "processes.connect_seconds": (run.processes.connect_seconds, 1),
-    }
-    for key, (value, bound) in least.items():
-        if not value >= bound:
-            raise UserError(f"{key} = {value}; allowed: at least {bound}")
 
 
 def _check_fit(run: RunConfig) -> None:
@@ -302,8 +301,6 @@ def _check_fit(run: RunConfig) -> None:
             f"depth.kind = {run.depth.kind!r}; allowed with hyperconnections: 'fixed' "
             "(each recurrence has lane parameters of its own)"
         )
-    if loss.supervision not in ("last", "every"):
-        raise UserError(f"loss.supervision = {loss.supervision!r}; allowed: 'last', 'every'")
     if loss.supervision == "every" or loss.norm_penalty:
         if sampled:
             raise UserError(
@@ -324,8 +321,8 @@ def _check_fit(run: RunConfig) -> None:
             f"loss.loop_weights has {len(loss.loop_weights)} entries; allowed: () for equal "
             f"weights, or model.recurrences = {model.recurrences} of them"
         )
-    weights = loss.loop_weights
-    if weights and not (all(0 <= w < math.inf for w in weights) and sum(weights) > 0):
-        raise UserError(f"loss.loop_weights = {weights}; allowed: 0 or more each, and one above 0")
-    if math.isinf(loss.norm_penalty):
-        raise UserError(f"loss.norm_penalty = {loss.norm_penalty}; allowed: a finite number")
+    if loss.loop_weights and not sum(loss.loop_weights) > 0:
+        raise UserError(f"loss.loop_weights = {loss.loop_weights}; allowed: at least one above 0")
+    last = run.profile.steps[-1:]
+    if last and last[0] > run.steps:
+        raise UserError(f"profile.steps = {run.profile.steps}; allowed: up to step {run.steps}")

@@ -1,3 +1,4 @@
+import dataclasses
 import importlib
 import json
 from pathlib import Path
@@ -8,6 +9,7 @@ from configs import base
 from looped_jax import config as configs
 from looped_jax.errors import UserError
 from looped_jax.model.accounting import count_parameters
+from looped_jax.training.optimizer import GROUPS
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = sorted(p.stem for p in (ROOT / "configs").glob("*.py") if p.stem != "__init__")
@@ -65,25 +67,43 @@ MISFITS = [
     ({"budget.steps": 5}, r"budget.steps = 5, budget.tokens = 20000000.0 given; allowed: exactly"),
     ({"budget.tokens": 0.0}, "no budget given; allowed: exactly one of"),
     ({"budget.tokens": 1.0}, "budget.tokens = 1 is less than one step of 2048 tokens"),
-    ({"budget.tokens": -1.0}, "budget.tokens = -1.0; allowed: above 0"),
+    ({"budget.tokens": -1.0}, "budget.tokens = -1.0; allowed: at least 0"),
     ({"model.widht": 3}, "model.widht is not a config key; did you mean 'width'"),
     ({"nonsense": 3}, "config.nonsense is not a config key"),
     ({"model.width": 65}, "model.width = 65 divided into heads"),
     ({"optimizer.kind": "sgd"}, "optimizer.kind = 'sgd'; allowed: 'muonh_adamw', 'adamw'"),
-    ({"optimizer.transfer.d_ref": 0}, "d_ref is 0; it must be positive"),
+    ({"optimizer.transfer.d_ref": 0}, "optimizer.transfer.d_ref = 0; allowed: at least 1"),
     ({"data.sequence_length": 129}, "data.sequence_length = 129; allowed: up to model.max_length"),
     ({"data.batch_size": 0}, "data.batch_size = 0; allowed: at least 1"),
-    ({"seed": -1}, "seed = -1; allowed: at least 0"),
+    ({"seed": -1}, "seed = -1; allowed: at least 0 and at most 4,294,967,295"),
+    ({"seed": 2**32}, "seed = 4294967296; allowed: at least 0 and at most 4,294,967,295"),
+    ({"seed": True}, "seed = True is a bool; allowed: int"),
+    ({"name": 3}, "name = 3 is a int; allowed: str"),
+    ({"data.batch_size": 8.5}, "data.batch_size = 8.5 is a float; allowed: int"),
+    ({"data.verify": "yes"}, "data.verify = 'yes' is a str; allowed: bool"),
+    ({"optimizer.b1": 5.0}, "optimizer.b1 = 5.0; allowed: at least 0 and below 1"),
+    ({"optimizer.momentum": -3.0}, "optimizer.momentum = -3.0; allowed: at least 0 and below 1"),
+    ({"optimizer.eps": 0.0}, "optimizer.eps = 0.0; allowed: above 0"),
+    ({"optimizer.rates.norm": -1.0}, "optimizer.rates.norm = -1.0; allowed: at least 0"),
+    ({"optimizer.rates.nrom": 1.0}, "optimizer.rates.nrom is not .*; did you mean 'norm'"),
+    ({"optimizer.warmdown_share": 1.5}, "optimizer.warmdown_share = 1.5; allowed: at least 0 and"),
+    ({"log.every_steps": 0}, "log.every_steps = 0; allowed: at least 1"),
+    ({"evaluation.max_windows": -1}, "evaluation.max_windows = -1; allowed: at least 0"),
+    ({"mesh": 8}, "mesh = 8 is a int; allowed: str"),
+    ({"loss": 3}, "loss = 3 is a int; allowed: LossConfig"),
+    ({"profile.steps": (3,)}, r"profile.steps = \(3,\); allowed: \(first, last\), or \(\)"),
+    ({"profile.steps": (3, 10**6)}, r"profile.steps = \(3, 1000000\); allowed: up to step 9766"),
+    ({"profile.steps": (3, 4.0)}, r"profile.steps\[1\] = 4.0 is a float; allowed: int"),
     ({"loss.supervision": "some"}, "loss.supervision = 'some'; allowed: 'last', 'every'"),
     ({"loss.loop_weights": (1.0,)}, "loss.loop_weights = .* allowed with loss.supervision 'last'"),
     ({"loss.supervision": "every", "loss.loop_weights": (1.0,)}, "has 1 entries; allowed: .* = 4"),
     (
         {"loss.supervision": "every", "loss.loop_weights": (0.5, -0.5, 0.5, 0.5)},
-        "loss.loop_weights = .* allowed: 0 or more each, and one above 0",
+        r"loss.loop_weights\[1\] = -0.5; allowed: at least 0",
     ),
     (
         {"loss.supervision": "every", "loss.loop_weights": (0.0, 0.0, 0.0, 0.0)},
-        "loss.loop_weights = .* allowed: 0 or more each, and one above 0",
+        "loss.loop_weights = .*; allowed: at least one above 0",
     ),
     ({"loss.norm_penalty": float("inf")}, "loss.norm_penalty = inf; allowed: a finite number"),
     ({"loss.supervision": "every", "model.backprop_recurrences": 2},
@@ -103,6 +123,23 @@ def test_what_does_not_fit_is_refused_by_name(changes, message):
         _set(path, value.copy_and_resolve_references() if hasattr(value, "keys") else value)(c)
     with pytest.raises(UserError, match=message):
         configs.resolve(c).steps  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("injection", "follows"),
+    [("additive", ("zeros", 0)), ("hyperconnect", ("input", 2)), ("diagonal", ("input", 0))],
+)
+def test_a_chosen_injection_brings_what_was_published_with_it(injection, follows):
+    c = base.get_config()
+    c.model.injection = injection
+    model = configs.resolve(c).model
+    assert (model.initial_state, model.lanes) == follows
+    c.model.initial_state = "input"
+    assert configs.resolve(c).model.initial_state == "input"
+
+
+def test_every_parameter_group_has_a_rate():
+    assert {field.name for field in dataclasses.fields(configs.Rates)} == set(GROUPS)
 
 
 def test_the_quickstart_names_its_cells():

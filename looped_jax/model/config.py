@@ -5,11 +5,17 @@ F MLP hidden, V vocabulary, L layers, R recurrences, K lanes.
 """
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any
 
-T = TypeVar("T")
+from looped_jax.model.fields import (
+    Bounds,
+    Count,
+    CountOrZero,
+    Positive,
+    PositiveOrZero,
+    from_tree,
+)
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "layer": ("pre_norm", "sandwich"),
@@ -27,24 +33,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 
 
-def from_tree(cls: type[T], tree: Mapping[str, Any], where: str) -> T:
-    """A dataclass from a mapping with exactly its fields as keys; lists become tuples.
-
-    Raises:
-      ValueError: a key of section `where` is missing or unknown (the nearest one is named).
-    """
-    fields = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    for key in tree:
-        if key not in fields:
-            near = difflib.get_close_matches(key, fields, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; allowed: {sorted(fields)}"
-            raise ValueError(f"{where}.{key} is not a config key{hint}")
-    missing = sorted(fields - set(tree))
-    if missing:
-        raise ValueError(f"{where}.{missing[0]} is missing; required: {missing}")
-    return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in tree.items()})
-
-
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
     """One looped language model: prelude -> core x recurrences -> coda -> readout.
@@ -57,54 +45,52 @@ class ModelConfig:
         its value and what is allowed.
     """
 
-    vocab_size: int
-    width: int
-    heads: int
-    head_dim: int
-    mlp_hidden: int
-    prelude_layers: int
-    core_layers: int
-    coda_layers: int
-    recurrences: int
-    max_recurrences: int
-    backprop_recurrences: int
+    vocab_size: Annotated[int, Bounds(least=2)]
+    width: Count
+    heads: Count
+    head_dim: Count
+    mlp_hidden: Count
+    prelude_layers: CountOrZero
+    core_layers: Count
+    coda_layers: CountOrZero
+    recurrences: Count
+    max_recurrences: Count
+    backprop_recurrences: CountOrZero
     layer: str
     mlp: str
     qk_norm: bool
     qk_bias: bool
     positions: str
-    rope_base: float
-    max_length: int
-    embedding_scale: float
+    rope_base: Positive
+    max_length: Count
+    embedding_scale: Positive
     embedding_norm: bool
     injection: str
     injection_order: str
-    lanes: int
+    lanes: CountOrZero
     initial_state: str
-    initial_state_std: float
+    initial_state_std: PositiveOrZero
     state_norm: str
     share_state_and_final_norm: bool
     readout_norm: str
-    softcap: float
+    softcap: PositiveOrZero
     tied_head: bool
-    norm_epsilon: float
-    dropout: float
+    norm_epsilon: Positive
+    dropout: Annotated[float, Bounds(least=0, below=1)]
     init: str
-    init_std: float
-    embedding_init_std: float
-    head_init_std: float
+    init_std: PositiveOrZero
+    embedding_init_std: PositiveOrZero
+    head_init_std: PositiveOrZero
     remat: str
     attention: str
     compute_dtype: str
 
     def __post_init__(self) -> None:
-        _check_types(self)
         for key, allowed in CHOICES.items():
             if getattr(self, key) not in allowed:
                 raise ValueError(
                     f"model.{key} = {getattr(self, key)!r}; allowed: {', '.join(allowed)}"
                 )
-        _check_ranges(self)
         _check_combinations(self)
 
     @classmethod
@@ -112,7 +98,8 @@ class ModelConfig:
         """Builds the config from a mapping with exactly the fields as keys.
 
         Raises:
-          ValueError: a key is missing or unknown (the nearest known key is named).
+          ValueError: a key is missing or unknown (the nearest known key is named), or its value is
+            of another type or out of bounds.
         """
         return from_tree(cls, tree, "model")
 
@@ -146,36 +133,6 @@ def isodepth_split(effective_layers: int, ends: int, recurrences: int) -> tuple[
             f"allowed: {[r for r in range(1, looped + 1) if looped % r == 0]}"
         )
     return ends, looped // recurrences, ends
-
-
-def _check_types(config: ModelConfig) -> None:
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        wanted = field.type if isinstance(field.type, type) else str(field.type)
-        if wanted is float and isinstance(value, int) and not isinstance(value, bool):
-            object.__setattr__(config, field.name, float(value))
-        elif type(value) is not wanted:
-            raise ValueError(
-                f"model.{field.name} = {value!r} is a {type(value).__name__}; "
-                f"allowed: {getattr(wanted, '__name__', wanted)}"
-            )
-
-
-def _check_ranges(config: ModelConfig) -> None:
-    smallest = {
-        "vocab_size": 2, "width": 1, "heads": 1, "head_dim": 1, "mlp_hidden": 1,
-        "prelude_layers": 0, "core_layers": 1, "coda_layers": 0, "recurrences": 1,
-        "max_recurrences": 1, "backprop_recurrences": 0, "max_length": 1, "lanes": 0,
-        "softcap": 0, "dropout": 0, "initial_state_std": 0,
-    }  # fmt: skip
-    for key, least in smallest.items():
-        if not getattr(config, key) >= least:
-            raise ValueError(f"model.{key} = {getattr(config, key)}; allowed: at least {least}")
-    for key in ("rope_base", "norm_epsilon", "embedding_scale"):
-        if not getattr(config, key) > 0:
-            raise ValueError(f"model.{key} = {getattr(config, key)}; allowed: above 0")
-    if config.dropout >= 1:
-        raise ValueError(f"model.dropout = {config.dropout}; allowed: 0 to below 1")
 
 
 def _check_combinations(config: ModelConfig) -> None:

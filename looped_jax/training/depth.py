@@ -16,6 +16,7 @@ from scipy.optimize import brentq
 from scipy.special import gammainc
 
 from looped_jax.errors import UserError
+from looped_jax.model.fields import Count, Positive, PositiveOrZero
 
 KINDS = ("fixed", "lognormal_poisson", "uniform")
 SCOPES = ("step", "sequence")
@@ -37,10 +38,10 @@ class DepthConfig:
 
     kind: Literal["fixed", "lognormal_poisson", "uniform"]
     per: Literal["step", "sequence"]  # one draw for the whole batch, or one for each sequence
-    mean: float  # E[r] of what is drawn, after clipping
-    sigma: float  # of log rate, lognormal_poisson only: 0 is a plain shifted Poisson
-    minimum: int  # r lies in [minimum, maximum]; the compiled step holds up to maximum states
-    maximum: int
+    mean: Positive  # E[r] of what is drawn, after clipping
+    sigma: PositiveOrZero  # of log rate, lognormal_poisson only: 0 is a plain shifted Poisson
+    minimum: Count  # r lies in [minimum, maximum]; the compiled step holds up to maximum states
+    maximum: Count
 
     def __post_init__(self):
         if self.kind not in KINDS:

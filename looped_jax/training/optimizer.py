@@ -56,15 +56,18 @@ POLAR_EXPRESS = (
 
 
 class Schedule(NamedTuple):
-    """Learning rates as data: a linear warm-up, then a linear decay to the end of the run.
+    """Learning rates as data: a linear warm-up, a plateau, and a linear warm-down to the end.
 
-    At update t = 0, 1, … the rate is peak · min(1, (t + 1)/warm-up) · (1 − (1 − final)·progress),
-    with progress (t − warm-up)/(total − warm-up), and 0 during the warm-up.
+    At update t = 0, 1, … of N the rate is the peak times (t + 1)/warm-up in the warm-up, 1 on the
+    plateau, and from t = N − warm-down on 1 − (1 − final)·(t − N + warm-down)/warm-down, as the
+    code of arXiv:2604.21106 counts both. Where they overlap the warm-up goes first. A warm-down
+    over the whole run is that paper's linear decay; without one the rate stays.
     """
 
-    total_steps: Scalar  # of the whole run
+    total_steps: Scalar  # N, of the whole run
     warmup_steps: Scalar  # 0: none
-    final_fraction: Scalar  # of the peak, reached at the run's end; 1: constant
+    warmdown_steps: Scalar  # 0: none
+    final_fraction: Scalar  # of the peak, reached at the run's end
     peak_rates: dict[str, Scalar]  # by parameter group; `adamw` has one, "all"
 
     @classmethod
@@ -73,14 +76,20 @@ class Schedule(NamedTuple):
         *,
         total_steps: int,
         warmup_steps: int,
+        warmdown_share: float,
         final_fraction: float,
         peak_rates: Mapping[str, float],
     ) -> "Schedule":
-        """A schedule of checked numbers; UserError names the one that is not allowed."""
+        """A schedule of checked numbers; UserError names the one that is not allowed.
+
+        `warmdown_share` is the share of the run's steps that the warm-down takes.
+        """
         if total_steps < 1:
             raise UserError(f"total_steps is {total_steps}; at least 1")
         if not 0 <= warmup_steps < total_steps:
             raise UserError(f"warmup_steps is {warmup_steps}; allowed: 0 … {total_steps - 1}")
+        if not 0 <= warmdown_share <= 1:
+            raise UserError(f"warmdown_share is {warmdown_share}; allowed: 0 … 1")
         if not 0 <= final_fraction <= 1:
             raise UserError(f"final_fraction is {final_fraction}; allowed: 0 … 1")
         for group, rate in peak_rates.items():
@@ -89,6 +98,7 @@ class Schedule(NamedTuple):
         return cls(
             np.float32(total_steps),
             np.float32(warmup_steps),
+            np.float32(round(warmdown_share * total_steps)),
             np.float32(final_fraction),
             {group: np.float32(rate) for group, rate in peak_rates.items()},
         )
@@ -96,9 +106,11 @@ class Schedule(NamedTuple):
     def multiplier(self, step: jax.typing.ArrayLike) -> jax.Array:
         """The fraction of the peak rate at update `step` (from 0), float32."""
         t = jnp.asarray(step, jnp.float32)
-        warm = jnp.minimum(1.0, (t + 1.0) / jnp.maximum(self.warmup_steps, 1.0))
-        progress = (t - self.warmup_steps) / (self.total_steps - self.warmup_steps)
-        return warm * (1.0 - (1.0 - self.final_fraction) * jnp.clip(progress, 0.0, 1.0))
+        warm = (t + 1.0) / jnp.maximum(self.warmup_steps, 1.0)
+        begun = t - (self.total_steps - self.warmdown_steps)
+        progress = jnp.clip(begun / jnp.maximum(self.warmdown_steps, 1.0), 0.0, 1.0)
+        down = 1.0 - (1.0 - self.final_fraction) * progress
+        return jnp.where(t < self.warmup_steps, warm, down)
 
     def rates(self, step: jax.typing.ArrayLike) -> dict[str, jax.Array]:
         """Each group's learning rate at update `step` (from 0), float32."""

@@ -1,5 +1,6 @@
 """The training state: parameters and optimiser state, made sharded, and its shape alone."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -39,7 +40,7 @@ def make_schedule(run: RunConfig) -> tuple[optimizers.Schedule, str]:
     config = run.optimizer
     if isinstance(config, MuonHConfig):
         transferred = config.transfer.scale(
-            dict(config.rates),
+            dataclasses.asdict(config.rates),
             d_model=run.model.width,
             batch_tokens=run.batch_tokens,
             tokens=run.steps * run.batch_tokens,
@@ -50,6 +51,7 @@ def make_schedule(run: RunConfig) -> tuple[optimizers.Schedule, str]:
     schedule = optimizers.Schedule.of(
         total_steps=run.steps,
         warmup_steps=config.warmup_steps,
+        warmdown_share=config.warmdown_share,
         final_fraction=config.final_fraction,
         peak_rates=rates,
     )

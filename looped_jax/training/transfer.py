@@ -1,8 +1,9 @@
 """Learning rates carried from a tuned reference to another width, batch and number of tokens.
 
 HyperP (arXiv:2603.28743), as the iso-depth scaling laws use it (arXiv:2604.21106): on the sphere of
-MuonH the rate of the matrices needs no width rule, and falls with the run's tokens D as D^−0.32;
-AdamW's rates scale with the width alone. Both take a factor for the batch.
+MuonH the rate of the matrices needs no width rule, falls with the run's tokens D as D^−0.32 and
+takes a factor for the batch; AdamW's rates scale with the width, and those of embedding and
+unembedding alone with the batch (so does the published code).
 """
 
 import math
@@ -10,8 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from looped_jax.errors import UserError
+from looped_jax.model.fields import Count, Positive
 
 MATRIX_GROUP = "matrix"
+BATCH_SCALED_GROUPS = ("embedding", "unembedding")  # of AdamW's
 
 
 @dataclass(frozen=True)
@@ -21,13 +24,13 @@ class Transfer:
     An exponent of 0 switches its rule off. UserError if a reference is not positive.
     """
 
-    d_ref: int  # width; 640 in arXiv:2604.21106
-    batch_ref: int  # tokens per step; 262,144
-    tokens_ref: float  # training tokens of the reference run, see `reference_tokens`
+    d_ref: Count  # width; 640 in arXiv:2604.21106
+    batch_ref: Count  # tokens per step; 262,144
+    tokens_ref: Positive  # training tokens of the reference run, see `reference_tokens`
     width_exponent: float  # AdamW groups, of d_model/d_ref; −0.5
     data_exponent: float  # matrices, of tokens/tokens_ref; −0.32
     matrix_batch_exponent: float  # matrices, of batch/batch_ref; 0.558
-    adamw_batch_exponent: float  # AdamW groups, of batch/batch_ref; 0.558
+    adamw_batch_exponent: float  # embedding and unembedding, of batch/batch_ref; 0.558
 
     def __post_init__(self):
         _require_positive(d_ref=self.d_ref, batch_ref=self.batch_ref, tokens_ref=self.tokens_ref)
@@ -52,8 +55,10 @@ class Transfer:
         for group, base in base_rates.items():
             if group == MATRIX_GROUP:
                 row = RateRow(group, base, 1.0, data, batch**self.matrix_batch_exponent)
-            else:
+            elif group in BATCH_SCALED_GROUPS:
                 row = RateRow(group, base, width, 1.0, batch**self.adamw_batch_exponent)
+            else:
+                row = RateRow(group, base, width, 1.0, 1.0)
             rows.append(row)
         return TransferredRates(self, d_model, batch_tokens, tokens, tuple(rows))
 

@@ -60,7 +60,9 @@ def optimizers() -> dict[str, optax.GradientTransformationExtraArgs]:
 def update_cost(optimizer, params, grads) -> tuple[float, float]:
     """(milliseconds of an update, seconds to compile it)."""
     rates = dict.fromkeys(("all", "matrix", "embedding", "unembedding", "norm"), 0.01)
-    schedule = Schedule.of(total_steps=9, warmup_steps=0, final_fraction=0.1, peak_rates=rates)
+    schedule = Schedule.of(
+        total_steps=9, warmup_steps=0, warmdown_share=1.0, final_fraction=0.1, peak_rates=rates
+    )
     state = optimizer.init(params)
 
     def step(params, state, grads, schedule):

@@ -21,7 +21,9 @@ def run(r: int, steps: int) -> ConfigDict:
         vocab_size=300, width=8, head_dim=4, effective_layers=4, ends=1, recurrences=r,
         max_length=LENGTH,
     )  # fmt: skip
-    c.optimizer = base.adamw(rate=1e-2, decay=0.0, clip_norm=1.0, warmup_steps=0)
+    c.optimizer = base.adamw(
+        rate=1e-2, decay=0.0, clip_norm=1.0, warmup_steps=0, warmdown_share=1.0
+    )
     c.checkpoint.every_steps = 50
     c.log.every_steps = 10
     c.evaluation.max_windows = 32

@@ -15,9 +15,9 @@ REFUSED = {
     "choice": ({"mlp": "gelu"}, "model.mlp = 'gelu'; allowed: relu2, gated_silu"),
     "too small": ({"core_layers": 0}, "model.core_layers = 0; allowed: at least 1"),
     "negative": ({"dropout": -0.1}, "model.dropout = -0.1; allowed: at least 0"),
-    "not a number": ({"softcap": float("nan")}, "model.softcap = nan; allowed: at least 0"),
+    "not a number": ({"softcap": float("nan")}, "model.softcap = nan; allowed: a finite number"),
     "zero": ({"rope_base": 0.0}, "model.rope_base = 0.0; allowed: above 0"),
-    "all dropped": ({"dropout": 1.0}, "model.dropout = 1.0; allowed: 0 to below 1"),
+    "all dropped": ({"dropout": 1.0}, "model.dropout = 1.0; allowed: at least 0 and below 1"),
     "width that heads do not divide": (
         {"heads": 3, "head_dim": 10},
         "model.heads = 3 of head_dim 10 make 30; allowed: model.width = 32 divided into heads",

@@ -30,10 +30,13 @@ RATES = {"matrix": 0.02, "embedding": 0.1, "unembedding": 0.01, "norm": 0.02, "l
 D, F, V, L = 8, 16, 24, 2
 
 
-def schedule(total_steps=10, warmup_steps=0, final_fraction=0.1, peak_rates=RATES):
+def schedule(
+    total_steps=10, warmup_steps=0, warmdown_share=1.0, final_fraction=0.1, peak_rates=RATES
+):
     return Schedule.of(
         total_steps=total_steps,
         warmup_steps=warmup_steps,
+        warmdown_share=warmdown_share,
         final_fraction=final_fraction,
         peak_rates=peak_rates,
     )
@@ -132,6 +135,26 @@ def test_three_published_steps():
             np.testing.assert_allclose(a - s, b - s, rtol=0, atol=atol, err_msg=name)
 
 
+@pytest.mark.parametrize(
+    ("warmup", "share", "final"),
+    [(0, 1.0, 0.1), (0, 0.4, 0.0), (3, 0.5, 0.1), (4, 0.8, 0.2), (3, 1.0, 0.1), (2, 0.0, 0.1)],
+    ids=["decay", "plateau", "trapezoid", "no plateau", "overlap", "constant"],
+)
+def test_schedules_count_as_the_published_code(warmup, share, final):
+    """Warm-up and warm-down of arXiv:2604.21106 in its own words, over a run of 20 steps."""
+    plan = schedule(20, warmup, share, final)
+    warmdown = round(share * 20)
+    for t in range(20):
+        left = 20 - t
+        if t < warmup:
+            expected = (t + 1) / warmup
+        elif left >= warmdown:
+            expected = 1.0
+        else:
+            expected = left / warmdown + (1 - left / warmdown) * final
+        assert float(plan.multiplier(t)) == pytest.approx(expected, rel=1e-6), t
+
+
 def test_muonh_matches_a_plain_loop_over_matrices():
     """Two steps against numpy in float64 on one matrix at a time."""
     params, momentum = model_params(), 0.95
@@ -204,7 +227,7 @@ def test_one_compiled_step_serves_every_schedule(optimizer):
     update = jax.jit(optimizer.update)
     rates = RATES | {"all": 1e-2}
     slower = {group: rate / 3 for group, rate in rates.items()}
-    plans = schedule(1_000, 0, 0.1, rates), schedule(20, 5, 0.0, slower)
+    plans = schedule(1_000, 0, 1.0, 0.1, rates), schedule(20, 5, 0.5, 0.0, slower)
     updates, _ = update(grads, state, params, schedule=plans[0])
     compiled = update._cache_size()
     slow, _ = update(grads, state, params, schedule=plans[1])
@@ -221,10 +244,10 @@ def test_schedule():
     rate = lambda plan, step: float(plan.rates(jnp.int32(step))["matrix"])
     decay = schedule(100)
     assert [rate(decay, t) for t in (0, 50, 100)] == pytest.approx([0.02, 0.011, 0.002])
-    warm = schedule(100, 20)
+    warm = schedule(100, 20, 0.8)
     assert [rate(warm, t) for t in (0, 9, 19, 20)] == pytest.approx([0.001, 0.01, 0.02, 0.02])
     assert [rate(warm, t) for t in (60, 100)] == pytest.approx([0.011, 0.002])
-    constant = schedule(100, 0, 1.0)
+    constant = schedule(100, 0, 0.0)
     assert [rate(constant, t) for t in (0, 99)] == pytest.approx([0.02, 0.02])
 
 

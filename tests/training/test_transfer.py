@@ -30,22 +30,25 @@ def test_the_reference_keeps_its_rates():
 
 
 @pytest.mark.parametrize(
-    ("change", "matrix", "others"),
+    ("change", "matrix", "embeddings", "others"),
     [
-        ({"d_model": 2560}, 1.0, 0.5),
-        ({"tokens": 1e11}, 100**-0.32, 1.0),
-        ({"batch_tokens": 2 * 262_144}, 2**0.558, 2**0.558),
+        ({"d_model": 2560}, 1.0, 0.5, 0.5),
+        ({"tokens": 1e11}, 100**-0.32, 1.0, 1.0),
+        ({"batch_tokens": 2 * 262_144}, 2**0.558, 2**0.558, 1.0),
         (
             {"d_model": 160, "tokens": 1e8, "batch_tokens": 512},
             10**0.32 * 512**-0.558,
             2 * 512**-0.558,
+            2.0,
         ),
     ],
 )
-def test_each_rule(change, matrix, others):
+def test_each_rule(change, matrix, embeddings, others):
     scaled = rates(**change)
     for group, base in BASE.items():
-        factor = matrix if group == "matrix" else others
+        factor = {"matrix": matrix, "embedding": embeddings, "unembedding": embeddings}.get(
+            group, others
+        )
         np.testing.assert_allclose(scaled[group], base * factor, rtol=1e-12, err_msg=group)
 
 
