@@ -1,7 +1,8 @@
 """The whole config tree, every key with its meaning. Other configs start from here.
 
 `get_config()` is a small looped model on the bundled novels; `isodepth_model`, `muonh_adamw`,
-`adamw`, `fixed_depth` and `lognormal_poisson_depth` are the parts that configs put together.
+`adamw`, `fixed_depth` and `lognormal_poisson_depth` are the parts that configs put together, and
+`parse_arg` reads what stands after the colon of `--config=configs/NAME.py:r=4,width=32`.
 """
 
 from collections.abc import Callable
@@ -76,6 +77,53 @@ def get_config() -> ConfigDict:
     c.processes.count = 1
     c.processes.connect_seconds = 300  # after which they give up waiting for each other
     return c
+
+
+def parse_arg(arg: str, **defaults: Any) -> dict[str, Any]:
+    """The values of "r=4,width=32", typed as the defaults are.
+
+    Args:
+      arg: KEY=VALUE items, separated by commas; "" for none.
+      defaults: every key that is allowed. A value is the default and gives the type; a type alone
+        (`flops=float`) stands for a value of that type, None where it is not given.
+
+    Raises:
+      ValueError: a key that is not allowed or stands twice, or a value of another type.
+    """
+    given: dict[str, Any] = {}
+    for item in filter(None, arg.split(",")):
+        key, equals, text = item.partition("=")
+        if not equals or key not in defaults or key in given:
+            why = "twice" if key in given else f"allowed: KEY=VALUE with {', '.join(defaults)}"
+            raise ValueError(f"{item!r} in the argument {arg!r}; {why}")
+        kind = defaults[key] if isinstance(defaults[key], type) else type(defaults[key])
+        try:
+            given[key] = _FROM_TEXT[kind](text)
+        except (ValueError, KeyError):
+            raise ValueError(f"{key} = {text!r}; allowed: {_NAMES[kind]}") from None
+    unset = {key: None if isinstance(value, type) else value for key, value in defaults.items()}
+    return unset | given
+
+
+def parse_scale(arg: str) -> str:
+    """The scale of a study that has two: "published" (accelerators), or "scale=laptop".
+
+    Raises:
+      ValueError: another key or scale.
+    """
+    scale = parse_arg(arg, scale="published")["scale"]
+    if scale not in ("published", "laptop"):
+        raise ValueError(f"scale = {scale!r}; allowed: published, laptop")
+    return scale
+
+
+_FROM_TEXT: dict[type, Callable[[str], Any]] = {
+    int: int,
+    float: float,
+    str: str,
+    bool: {"true": True, "false": False}.__getitem__,
+}
+_NAMES = {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}
 
 
 def isodepth_model(

@@ -5,9 +5,13 @@
     python -m looped_jax.evaluate --workdir=runs/elastic --suites=depth,convergence,exits
 
 `--config=configs/elastic_depth.py:mean=8,depth=fixed` chooses another mean, or trains at that depth
-only; `:size=huginn` is the published 3.5B model (mean 32, gradients through the last 8), for a
-cluster of NVIDIA GPUs (there with `--config.model.attention=cudnn`) or TPUs, with a tokenizer of
-65,536 tokens.
+only. Two sizes need accelerators and a prepared corpus:
+
+    size=huginn   the published 3.5B model of arXiv:2502.05171: mean 32, gradients through the last
+                  8, 65,536 tokens in data/pretraining
+    size=86m      a model of 85.6M parameters, 57.3M of them matrices, as arXiv:2607.14427 measures:
+                  12.9B tokens of FineWeb-Edu in 49,209 steps, in data/fineweb_edu_49k. The paper
+                  gives these totals; the shape that meets them is ours.
 """
 
 from ml_collections import ConfigDict
@@ -15,7 +19,7 @@ from ml_collections import ConfigDict
 from configs import base
 
 DEPTHS = ("lognormal_poisson", "uniform", "fixed")
-SIZES = ("cpu", "huginn")
+SIZES = ("cpu", "86m", "huginn")
 
 
 def get_config(arg: str = "") -> ConfigDict:
@@ -24,18 +28,15 @@ def get_config(arg: str = "") -> ConfigDict:
     Raises:
       ValueError: `arg` has another key or value.
     """
-    given = {"size": "cpu", "mean": "", "depth": "lognormal_poisson"}
-    for item in filter(None, arg.split(",")):
-        key, _, value = item.partition("=")
-        if key not in given:
-            raise ValueError(f"{key!r} in configs/elastic_depth.py:{arg}; allowed: {list(given)}")
-        given[key] = value
+    given = base.parse_arg(arg, size="cpu", mean=int, depth="lognormal_poisson")
     for key, allowed in (("size", SIZES), ("depth", DEPTHS)):
         if given[key] not in allowed:
             raise ValueError(f"{key} = {given[key]!r}; allowed: {', '.join(allowed)}")
+    if given["size"] == "86m":
+        return fineweb_86m(mean=given["mean"] or 8, depth=given["depth"])
     if given["size"] == "huginn":
-        return huginn(mean=int(given["mean"] or 32), depth=given["depth"])
-    return cpu(mean=int(given["mean"] or 4), depth=given["depth"])
+        return huginn(mean=given["mean"] or 32, depth=given["depth"])
+    return cpu(mean=given["mean"] or 4, depth=given["depth"])
 
 
 def cpu(*, mean: int, depth: str) -> ConfigDict:
@@ -64,6 +65,31 @@ def cpu(*, mean: int, depth: str) -> ConfigDict:
     return c
 
 
+def fineweb_86m(*, mean: int, depth: str) -> ConfigDict:
+    """85.6M parameters: 2 + 4 x r + 2 layers of width 576, T = 2,048, a head of its own."""
+    c = base.get_config()
+    c.name = f"86m_{depth}_mean{mean}"
+    c.study = "elastic"
+    c.data.folder = "data/fineweb_edu_49k"
+    c.data.sequence_length = 2048
+    c.data.batch_size = 128  # 262,144 tokens a step
+    c.budget.tokens = 0.0
+    c.budget.steps = 49_209
+    c.model = model(
+        vocab_size=49_152, width=576, heads=9, mlp_hidden=1280, layers=(2, 4, 2), mean=mean,
+        max_length=2048,
+    )  # fmt: skip
+    c.model.tied_head = False
+    c.model.head_init_std = c.model.init_std
+    c.model.remat = "layer"
+    c.model.compute_dtype = "bfloat16"
+    c.depth = depth_section(depth, mean + 1, c.model.max_recurrences)
+    c.optimizer = base.adamw(
+        rate=1e-3, decay=0.1, clip_norm=1.0, warmup_steps=1000, warmdown_share=1 - 1000 / 49_209
+    )
+    return c
+
+
 def huginn(*, mean: int, depth: str) -> ConfigDict:
     """The 3.5B model of arXiv:2502.05171: 2 + 4 x r + 2 layers of width 5,280, T = 4,096."""
     c = base.get_config()
@@ -80,7 +106,8 @@ def huginn(*, mean: int, depth: str) -> ConfigDict:
     c.model.backprop_recurrences = 8
     c.model.remat = "layer"
     c.model.compute_dtype = "bfloat16"
-    c.depth = depth_section(depth, mean, c.model.max_recurrences)
+    # The published sampler adds 1 to a Poisson draw of this mean: it draws 33 in the mean.
+    c.depth = depth_section(depth, mean + 1, c.model.max_recurrences)
     c.optimizer = base.adamw(
         rate=5e-4, decay=1e-4, clip_norm=1.0, warmup_steps=4096, warmdown_share=0.0
     )

@@ -18,18 +18,12 @@ def get_config(arg: str = "") -> ConfigDict:
     """A run at one (r, width, training FLOPs); `arg` is "r=4,width=32,flops=6e11" or a part of it.
 
     Raises:
-      ValueError: `arg` has another key.
+      ValueError: `arg` has another key or value.
     """
-    cell = {"r": "4", "width": "32", "flops": "6e11"}
-    for item in filter(None, arg.split(",")):
-        key, _, value = item.partition("=")
-        if key not in cell:
-            raise ValueError(f"{key!r} in configs/quickstart.py:{arg}; allowed: {', '.join(cell)}")
-        cell[key] = value
-    return run(r=int(cell["r"]), width=int(cell["width"]), flops=float(cell["flops"]))
+    return run(**base.parse_arg(arg, r=4, width=32, flops=6e11))
 
 
-def run(*, r: int, width: int, flops: float) -> ConfigDict:
+def run(*, r: int, width: int, flops: float, injection: str = "linear") -> ConfigDict:
     """The config of one cell; one recipe serves every r (configs/studies/quickstart_rates.py)."""
     c = base.get_config()
     c.name = f"r{r}_d{width}_{flops:g}".replace("+", "")
@@ -41,7 +35,7 @@ def run(*, r: int, width: int, flops: float) -> ConfigDict:
     c.budget.flops = flops
     c.model = base.isodepth_model(
         vocab_size=512, width=width, head_dim=width // HEADS, effective_layers=EFFECTIVE_LAYERS,
-        ends=1, recurrences=r, max_length=64,
+        ends=1, recurrences=r, max_length=64, injection=injection,
     )  # fmt: skip
     # Keeping little is fastest; for a block with a single layer the loop itself recomputes it.
     c.model.remat = "layer" if c.model.core_layers > 1 else "none"

@@ -12,9 +12,15 @@
     between=none|rmsnorm     RMSNorm on the state between the loops
     loops=4                  K, loops over the stack
 
-Loops are weighed by `--config.loss.loop_weights="(0.1,0.2,0.3,0.4)"`. `size=44m` and `size=129m`
-have the published numbers of parameters (with the 50,257 tokens of GPT-2), `size=1.4b` is the shape
-of Ouro (arXiv:2510.25741) with 49,152 tokens; they need accelerators and a prepared corpus.
+Loops are weighed by `--config.loss.loop_weights="(0.1,0.2,0.3,0.4)"`. Sizes:
+
+    cpu              2 layers of width 32, for two CPU cores
+    44m, 129m, 1.4b  the published shapes and recipe: WikiText-103 in 20,000 tokens, windows of 256,
+                     a constant rate. How long they train, and the heads of 44m and 1.4b, are ours.
+    44m_gpt2, 129m_gpt2  about as many parameters with the 50,257 tokens of GPT-2, windows of 2,048
+    ouro             the shape of Ouro-1.4B (arXiv:2510.25741) with 49,152 tokens
+
+All but cpu need accelerators and a corpus in data/wikitext103_20k or data/pretraining.
 """
 
 import dataclasses
@@ -91,14 +97,23 @@ class Size:
         """Optimiser steps of `tokens`."""
         return self.tokens / (self.batch_size * self.max_length)
 
+    @property
+    def follows_the_paper(self) -> bool:
+        """Whether this is a published shape, trained with the published recipe."""
+        return self.vocab_size == WORDS
 
+
+WORDS = 20_000  # the published vocabulary
 SIZES = {
     # The rate is that of configs/studies/readout_quickstart.py; dropout has no place in less than
     # an epoch.
     "cpu": Size(2, 32, 2, 128, 512, 64, 6, 8, 7e5, 6e-3, 50, 0.0),
-    "44m": Size(4, 512, 8, 2048, 50_257, 2048, 4, 256, 2.5e9, 3e-4, 500, 0.1),
-    "129m": Size(6, 1024, 16, 2736, 50_257, 2048, 4, 256, 2.5e9, 3e-4, 500, 0.1),
-    "1.4b": Size(24, 2048, 16, 5632, 49_152, 4096, 4, 1024, 1e11, 3e-4, 2000, 0.0),
+    "44m": Size(8, 512, 8, 2048, WORDS, 256, 4, 64, 5e8, 3e-4, 0, 0.0),
+    "129m": Size(12, 768, 12, 3072, WORDS, 256, 4, 32, 5e8, 3e-4, 0, 0.0),
+    "1.4b": Size(20, 2048, 16, 8192, WORDS, 256, 4, 8, 5e8, 3e-4, 0, 0.0),
+    "44m_gpt2": Size(4, 512, 8, 2048, 50_257, 2048, 4, 256, 2.5e9, 3e-4, 500, 0.1),
+    "129m_gpt2": Size(6, 1024, 16, 2736, 50_257, 2048, 4, 256, 2.5e9, 3e-4, 500, 0.1),
+    "ouro": Size(24, 2048, 16, 5632, 49_152, 4096, 4, 1024, 1e11, 3e-4, 2000, 0.0),
 }
 
 
@@ -108,21 +123,13 @@ def get_config(arg: str = "") -> ConfigDict:
     Raises:
       ValueError: `arg` has another key or value.
     """
-    given: dict[str, str] = {}
-    for item in filter(None, arg.split(",")):
-        key, _, value = item.partition("=")
-        if key not in ("size", "loss", "readout", "penalty", "between", "loops"):
-            raise ValueError(
-                f"{key!r} in configs/readout.py:{arg}; allowed: size, loss, readout, penalty, "
-                "between, loops"
-            )
-        given[key] = value
-    size = given.pop("size", "cpu")
+    given = base.parse_arg(
+        arg, size="cpu", loss="every", readout="rmsnorm", penalty=0.0, between="none", loops=int
+    )
+    size, loops = given.pop("size"), given.pop("loops")
     if size not in SIZES:
         raise ValueError(f"size = {size!r}; allowed: {', '.join(SIZES)}")
-    loops = _number(given, "loops", int, SIZES[size].loops)
-    penalty = _number(given, "penalty", float, 0.0)
-    return run(size, Condition(**given, penalty=penalty), loops=loops)
+    return run(size, Condition(**given), loops=loops)
 
 
 def run(size: str, condition: Condition, *, loops: int | None = None, seed: int = 0) -> ConfigDict:
@@ -134,18 +141,23 @@ def run(size: str, condition: Condition, *, loops: int | None = None, seed: int 
     c.study = "readout"
     c.seed = seed
     c.data.folder = "data/novels_512" if small else "data/pretraining"
+    if shape.follows_the_paper:
+        c.data.folder = "data/wikitext103_20k"
     c.data.sequence_length = shape.max_length
     c.data.batch_size = shape.batch_size
     c.budget.tokens = shape.tokens
     c.model = model(shape, loops or shape.loops)
-    if size == "1.4b":
+    if size == "ouro":
         like_ouro(c.model)
     condition.apply(c)
     c.depth = base.fixed_depth()
     c.optimizer = base.adamw(
         rate=shape.rate, decay=0.01, clip_norm=1.0, warmup_steps=shape.warmup_steps,
-        warmdown_share=1 - shape.warmup_steps / shape.steps,
+        warmdown_share=0.0 if shape.follows_the_paper else 1 - shape.warmup_steps / shape.steps,
     )  # fmt: skip
+    if shape.follows_the_paper:
+        c.optimizer.b2 = 0.999
+        c.optimizer.decayed_groups = ("matrix", "embedding", "norm")
     c.checkpoint.every_steps = 200 if small else 1000
     if not small:
         c.model.compute_dtype = "bfloat16"
@@ -183,11 +195,3 @@ def like_ouro(m: ConfigDict) -> None:
     m.rope_base = 1e6
     m.tied_head = False
     m.head_init_std = 0.02
-
-
-def _number(given: dict[str, str], key: str, kind: type, default: float):
-    text = given.pop(key, "")
-    try:
-        return kind(text) if text else default
-    except ValueError:
-        raise ValueError(f"{key} = {text!r}; allowed: a number") from None

@@ -1,10 +1,12 @@
 """A study: a Python file with `get_runs() -> list[ConfigDict]`, planned as runs with folders.
 
-Every config has a `name` of its own and the same `study`. A run lies in OUT/runs/NAME-ID, where ID
-is a digest of the config: a changed config is another run, and the same one is always found again.
+`get_runs(arg)` may take what stands after the colon of `configs/studies/NAME.py:size=44m`. Every
+config has a `name` of its own and the same `study`. A run lies in OUT/runs/NAME-ID, where ID is a
+digest of the config: a changed config is another run, and the same one is always found again.
 """
 
 import importlib.util
+import inspect
 import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from launch import overrides
 from looped_jax.config import MAY_CHANGE, RunConfig, resolve, to_json
 from looped_jax.errors import UserError
 from looped_jax.files import read_json, sha256_of_json
@@ -81,19 +84,22 @@ class Study:
         return sum(run.flops for run in self.runs)
 
 
-def load_study(path: Path, out: Path, data: str | None = None) -> Study:
+def load_study(
+    path: Path, out: Path, data: str | None = None, changes: Sequence[str] = ()
+) -> Study:
     """Plans the study in the file `path`, with run folders below `out`.
 
     Args:
-      path: a Python file with `get_runs()`.
+      path: a Python file with `get_runs()`, or FILE.py:ARGUMENT for its `get_runs(ARGUMENT)`.
       out: the study's folder; nothing is made there.
       data: takes the place of every run's `data.folder`.
+      changes: `--config.key=value` items, applied to every run.
 
     Raises:
-      UserError: no such file, no list of configs in it, a config that does not resolve, names that
-        are double or cannot name a folder.
+      UserError: no such file, an argument that it does not take, no list of configs in it, a config
+        that does not resolve, names that are double or cannot name a folder.
     """
-    configs = _get_runs(path)()
+    configs = _configs_of(path)
     if not isinstance(configs, Sequence) or not all(isinstance(c, ConfigDict) for c in configs):
         raise UserError(f"study {path}: get_runs() returned no list of ConfigDict")
     if not configs:
@@ -103,6 +109,7 @@ def load_study(path: Path, out: Path, data: str | None = None) -> Study:
         if data is not None:
             config.data.folder = data
         try:
+            overrides.apply(config, changes)
             resolved = resolve(config)
             _ = resolved.steps  # a budget below one step is refused here, before any run starts
         except UserError as error:
@@ -161,7 +168,21 @@ def refuse_strangers(study: Study, out: Path) -> None:
         )
 
 
-def _get_runs(path: Path) -> Callable[[], Any]:
+def _configs_of(path: Path) -> Any:
+    """What `get_runs` of a file returns."""
+    file, colon, arg = str(path).partition(".py:")
+    get_runs = _get_runs(Path(f"{file}.py") if colon else path)
+    if not colon:
+        return get_runs()
+    if not inspect.signature(get_runs).parameters:
+        raise UserError(f"study {path}: {file}.py takes no argument; allowed: {file}.py")
+    try:
+        return get_runs(arg)
+    except ValueError as error:
+        raise UserError(f"study {path}: {error}") from error
+
+
+def _get_runs(path: Path) -> Callable[..., Any]:
     if not path.is_file():
         raise UserError(f"study {path}: no such file")
     spec = importlib.util.spec_from_file_location(f"study_{path.stem}", path)

@@ -3,6 +3,10 @@
     python -m launch.sweep --study=configs/studies/quickstart.py --out=runs/quickstart --dry_run
     python -m launch.sweep --study=configs/studies/quickstart.py --out=runs/quickstart
     python -m launch.sweep --study=… --out=… --backend=slurm --slurm_partition=gpu --slurm_gpus=1
+    python -m launch.sweep --study=configs/studies/isodepth.py:r=4 --out=… \
+      --config.model.compute_dtype=float32
+
+What stands after the colon is the study's own argument; --config.key=value changes all its runs.
 
 Typed again it goes on: finished runs stay, interrupted ones resume from their last checkpoint. A
 run that diverged stays too, since it would again. On this machine failed runs are tried again. Exit
@@ -25,7 +29,7 @@ import jax
 from absl import flags
 from rich.console import Console
 
-from launch import resources
+from launch import overrides, resources
 from launch.backend import Backend, Ended
 from launch.display import SweepDisplay, failure_lines, is_over
 from launch.estimate import describe_plan
@@ -245,7 +249,9 @@ def _say(console: Console, text: str) -> None:
 
 
 def define_flags() -> None:
-    flags.DEFINE_string("study", None, "The study: configs/studies/NAME.py.", required=True)
+    flags.DEFINE_string(
+        "study", None, "The study: configs/studies/NAME.py, or NAME.py:ARGUMENT.", required=True
+    )
     flags.DEFINE_string("out", None, "Folder of its runs; made if need be.", required=True)
     flags.DEFINE_enum("backend", "local", ["local", "slurm"], "Where the runs are executed.")
     flags.DEFINE_bool("dry_run", False, "Only print the table of runs.")
@@ -283,7 +289,7 @@ def main(argv: list[str]) -> int:
     jax.config.update("jax_platforms", "cpu")  # accelerators are for the workers
     console = Console()
     out = Path(given.out)
-    study = load_study(Path(given.study), out, given.data)
+    study = load_study(Path(given.study), out, given.data, overrides.given(sys.argv))
     again = shlex.join(["python", "-m", "launch.sweep", *sys.argv[1:]])
     if given.backend == "local":
         if given.dry_run:
@@ -305,4 +311,5 @@ def main(argv: list[str]) -> int:
 
 if __name__ == "__main__":
     define_flags()
+    overrides.declare(sys.argv)
     cli.run(main)

@@ -111,15 +111,22 @@ def _describe_unknown_key(error: BaseException, argv: Sequence[str]) -> str:
         flag, _, keys = path.partition(".")
         if not keys or flag not in given:
             continue
-        branch = flags.FLAGS[flag].parser.parse(given[flag])
-        for key in keys.split("."):
-            if not isinstance(branch, ConfigDict) or key not in branch:
-                siblings = list(branch) if isinstance(branch, ConfigDict) else []
-                nearest = difflib.get_close_matches(key, siblings, n=1, cutoff=0.0)
-                hint = f": the nearest is {nearest[0]!r}" if nearest else ""
-                return f"unknown config key {key!r} in --{path}{hint}"
-            branch = branch[key]
+        if unknown := unknown_key(flags.FLAGS[flag].parser.parse(given[flag]), path):
+            return unknown
     return f"unknown config key: {error}"
+
+
+def unknown_key(config: ConfigDict, path: str) -> str | None:
+    """What is wrong with the override "config.KEY.KEY" of a config; None if it has that key."""
+    branch = config
+    for key in path.split(".")[1:]:
+        if not isinstance(branch, ConfigDict) or key not in branch:
+            siblings = list(branch) if isinstance(branch, ConfigDict) else []
+            nearest = difflib.get_close_matches(key, siblings, n=1, cutoff=0.0)
+            hint = f": the nearest is {nearest[0]!r}" if nearest else ""
+            return f"unknown config key {key!r} in --{path}{hint}"
+        branch = branch[key]
+    return None
 
 
 def _fail(error: UserError | str) -> int:

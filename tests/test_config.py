@@ -145,5 +145,5 @@ def test_every_parameter_group_has_a_rate():
 def test_the_quickstart_names_its_cells():
     quickstart = importlib.import_module("configs.quickstart")
     assert quickstart.get_config("r=8,width=48").model.recurrences == 8
-    with pytest.raises(ValueError, match=r"'depth' in .*; allowed: r, width, flops"):
+    with pytest.raises(ValueError, match=r"'depth=3' in .*; allowed: .* r, width, flops"):
         quickstart.get_config("depth=3")

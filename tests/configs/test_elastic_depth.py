@@ -14,13 +14,14 @@ from looped_jax.training.depth import DepthSampler
 
 @pytest.mark.parametrize(
     "arg",
-    ["", "mean=8", "depth=fixed", "depth=uniform,mean=5", "size=huginn", "size=huginn,mean=4"],
+    ["", "mean=8", "depth=fixed", "depth=uniform,mean=5", "size=huginn,mean=4", "size=86m"],
 )
 def test_they_resolve_and_draw_the_mean_they_name(arg):
     config = elastic_depth.get_config(arg)
     run = resolve(config)
     assert resolve_json(json.loads(json.dumps(to_json(config)))) == run
-    assert run.model.recurrences == run.depth.mean
+    published = "size" in arg  # whose sampler adds 1 to a draw of the mean
+    assert run.depth.mean == run.model.recurrences + published
     assert run.depth.maximum <= run.model.max_recurrences
     depths, probabilities = DepthSampler(run.depth).distribution()
     assert depths @ probabilities == pytest.approx(run.depth.mean, rel=1e-9)
@@ -37,12 +38,20 @@ def test_the_published_model_has_its_size():
     assert n.head == 0
 
 
+def test_a_model_with_the_published_totals():
+    """arXiv:2607.14427: 85.6M parameters, 57.3M of them active, 12.9B tokens in 49,209 steps."""
+    run = resolve(elastic_depth.get_config("size=86m"))
+    n = count_parameters(run.model)
+    assert (round(n.total / 1e5), round((n.total - n.embedding) / 1e5)) == (856, 573)
+    assert (run.steps, round(run.steps * run.batch_tokens / 1e8)) == (49_209, 129)
+
+
 @pytest.mark.parametrize(
     ("arg", "message"),
     [
-        ("size=gpu", "size = 'gpu'; allowed: cpu, huginn"),
+        ("size=gpu", "size = 'gpu'; allowed: cpu, 86m, huginn"),
         ("depth=poisson", "depth = 'poisson'; allowed: lognormal_poisson, uniform, fixed"),
-        ("r=4", "'r' in configs/elastic_depth.py:r=4; allowed"),
+        ("r=4", "'r=4' in the argument 'r=4'; allowed"),
     ],
 )
 def test_errors(arg, message):

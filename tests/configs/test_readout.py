@@ -21,7 +21,7 @@ CHOICES = [
 ]
 
 
-@pytest.mark.parametrize("arg", [*CHOICES, "", "penalty=0.01,loops=3", "size=44m", "size=1.4b"])
+@pytest.mark.parametrize("arg", [*CHOICES, "", "penalty=0.01,loops=3", "size=44m", "size=ouro"])
 def test_they_resolve(arg):
     config = readout.get_config(arg)
     run = resolve(config)
@@ -44,19 +44,25 @@ def test_conditions_change_what_they_name():
     assert Condition("last", "raw", 0.01, "rmsnorm").name == "last_raw_penalty0.01_between"
 
 
-@pytest.mark.parametrize(("size", "millions"), [("44m", 44), ("129m", 129)])
+@pytest.mark.parametrize(("size", "millions"), [("44m", 44), ("129m", 129), ("1.4b", 1384)])
 def test_the_published_sizes(size, millions):
     run = resolve(readout.get_config(f"size={size}"))
     n = count_parameters(run.model)
     assert round(n.total / 1e6) == millions
     assert (n.prelude, n.coda, n.injection, n.head) == (0, 0, 0, 0)
-    assert run.optimizer.rate == 3e-4
-    assert run.model.dropout == 0.1
+    assert (run.optimizer.rate, run.optimizer.b2, run.optimizer.warmdown_share) == (3e-4, 0.999, 0)
+    assert (run.model.vocab_size, run.data.sequence_length) == (20_000, 256)
+
+
+@pytest.mark.parametrize(("size", "millions"), [("44m_gpt2", 44), ("129m_gpt2", 129)])
+def test_sizes_with_the_tokens_of_gpt2(size, millions):
+    run = resolve(readout.get_config(f"size={size}"))
+    assert round(count_parameters(run.model).total / 1e6) == millions
 
 
 def test_a_large_model_builds_and_has_a_gradient_everywhere():
     """Shapes only: nothing is allocated."""
-    run = resolve(readout.get_config("size=1.4b,between=rmsnorm"))
+    run = resolve(readout.get_config("size=ouro,between=rmsnorm"))
     params = abstract_parameters(run.model)
     assert count_parameters(run.model).total == pytest.approx(1.43e9, rel=0.01)
     tokens = jax.ShapeDtypeStruct((2, 65), "int32")
@@ -71,12 +77,12 @@ def test_a_large_model_builds_and_has_a_gradient_everywhere():
 @pytest.mark.parametrize(
     ("arg", "message"),
     [
-        ("size=7b", "size = '7b'; allowed: cpu, 44m, 129m, 1.4b"),
+        ("size=7b", "size = '7b'; allowed: cpu, 44m, 129m, 1.4b, 44m_gpt2"),
         ("loss=all", "loss = 'all'; allowed: every, last"),
         ("readout=layernorm", "readout = 'layernorm'; allowed: rmsnorm, raw, last"),
         ("penalty=-1", "penalty = -1.0; allowed: 0 or more"),
-        ("loops=few", "loops = 'few'; allowed: a number"),
-        ("norm=raw", "'norm' in configs/readout.py:norm=raw; allowed: size, loss"),
+        ("loops=few", "loops = 'few'; allowed: a whole number"),
+        ("norm=raw", "'norm=raw' in the argument 'norm=raw'; allowed: KEY=VALUE with size, loss"),
     ],
 )
 def test_errors(arg, message):

@@ -100,3 +100,50 @@ def test_runs_that_a_study_no_longer_has_are_refused(study, tmp_path):
         UserError, match=r"1 run\(s\) that study 'tiny' no longer has \(r1_100-0000"
     ):
         refuse_strangers(study, tmp_path)
+
+
+ARGUMENT = """
+def get_runs(arg=""):
+    if arg not in ("", "size=44m"):
+        raise ValueError(f"{arg!r}; allowed: size=44m")
+    return [run(2, 5), run(2, 10)] if arg else [run(2, 5)]
+"""
+
+
+def test_a_study_may_take_an_argument(tmp_path):
+    path = tmp_path / "study.py"
+    path.write_text(PRELUDE + ARGUMENT)
+    assert len(load_study(path, tmp_path).runs) == 1
+    assert len(load_study(tmp_path / "study.py:size=44m", tmp_path).runs) == 2
+    with pytest.raises(UserError, match=r"study .*: 'size=1b'; allowed: size=44m"):
+        load_study(tmp_path / "study.py:size=1b", tmp_path)
+
+
+def test_an_argument_that_a_study_does_not_take_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"planned_study.py takes no argument"):
+        load_study(PLANNED.with_name("planned_study.py:size=44m"), tmp_path)
+
+
+def test_overrides_reach_every_run_and_make_it_another(study, tmp_path):
+    changes = ["--config.model.width=16", "--config.optimizer.rate=1", "--config.mesh=data:2"]
+    runs = load_study(PLANNED, tmp_path, changes=changes).runs
+    assert {(run.resolved.model.width, run.resolved.model.heads) for run in runs} == {(16, 4)}
+    assert {run.resolved.optimizer.rate for run in runs} == {1.0}
+    assert not {run.folder.path for run in runs} & {run.folder.path for run in study.runs}
+    same = load_study(PLANNED, tmp_path, changes=["--config.mesh=data:2"]).runs
+    assert [run.folder.path for run in same] == [run.folder.path for run in study.runs]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            "--config.model.widht=16",
+            r"r1_100: unknown config key 'widht' in .*: .*'width'",
+        ),
+        ("--config.model.width=wide", r"r1_100: flag --config.model.width=wide: invalid .*'wide'"),
+    ],
+)
+def test_an_override_that_does_not_fit_is_refused(change, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        load_study(PLANNED, tmp_path, changes=[change])
