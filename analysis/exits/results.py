@@ -16,7 +16,6 @@ UNIFORM = "uniform"
 #: What others see of an exited token, in words.
 CARRIES = {
     "carry": "exited tokens show others their last keys and values",
-    "freeze_recompute": "exited tokens' states are frozen and their keys and values recomputed",
     "full_depth": "exited tokens look to others as if they went on (an oracle: nothing is saved)",
 }
 

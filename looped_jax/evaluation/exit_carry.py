@@ -1,12 +1,10 @@
 """Running a model in which tokens exit: what an exited token shows to those that go on.
 
-carry             its last keys and values, in every layer, stay what others attend to. In causal
-                  decoding with a cache that keeps the last entry this is what happens, and an
-                  exited token costs nothing.
-freeze_recompute  its state stays, and the block runs on it with the others in every later loop, so
-                  that its keys and values follow those of the tokens that it attends to.
-full_depth        others see it as if it went on; only its output is that of its exit loop. A bound
-                  that no machine gains from, and what studies on recorded trajectories measure.
+carry       its last keys and values, in every layer, stay what others attend to. In causal decoding
+            with a cache that keeps, for every loop, the last entry this is what happens, and an
+            exited token costs nothing.
+full_depth  others see it as if it went on; only its output is that of its exit loop. A bound that
+            no machine gains from, and what studies on recorded trajectories measure.
 
 The output of a token is read from the state it exited with, through a coda in which all tokens show
 the states they exited with.
@@ -16,7 +14,6 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
@@ -25,19 +22,20 @@ from looped_jax import parallel
 from looped_jax.evaluation.policies import POLICIES, Policy
 from looped_jax.evaluation.probe import Probe
 from looped_jax.evaluation.trajectory import (
-    applier,
     distributions,
     divergence,
     moved,
     over_tokens,
     unroll,
 )
+from looped_jax.model.attention import Context, attention_at
+from looped_jax.model.cache import KeysValues
 from looped_jax.model.config import ModelConfig
-from looped_jax.model.layers import Attention, Layer
+from looped_jax.model.frozen import FrozenModel
 
 Array = jax.Array
 
-CARRIES = ("carry", "freeze_recompute", "full_depth")
+CARRIES = ("carry", "full_depth")
 
 
 class Exits(NamedTuple):
@@ -50,12 +48,11 @@ class Exits(NamedTuple):
 
 @functools.lru_cache(maxsize=32)
 def exit_scorer(
-    model: ModelConfig, policy_name: str, carry: str, recurrences: int, chunk: int, mesh: Mesh
+    model: ModelConfig, policy_name: str, recurrences: int, chunk: int, mesh: Mesh
 ) -> Callable[..., Any]:
     """The compiled (params, tokens (B, T + 1), mask, probe, threshold) -> (Exits, mask).
 
-    Args:
-      carry: "carry" or "freeze_recompute"; exits at full depth need no run of their own.
+    The carry is "carry"; exits at full depth need no run of their own.
     """
     policy = POLICIES[policy_name]
 
@@ -66,9 +63,9 @@ def exit_scorer(
             exit_BT = _foreseen(model, params, policy, tokens_BT, recurrences, chunk, threshold)
         state, loop_BT = run_with_exits(
             model, params, inputs_BT, policy, probe, threshold, exit_BT,
-            carry=carry, recurrences=recurrences, chunk=chunk,
+            recurrences=recurrences, chunk=chunk,
         )  # fmt: skip
-        h_BTD = applier(model, params)("coda", state)
+        h_BTD = FrozenModel(model, params).coda(state)
         outputs = distributions(model, params, h_BTD[None], targets_BT, chunk)
         return Exits(loop_BT, outputs["nats"][0], outputs["argmax"][0]), mask_BT
 
@@ -84,7 +81,6 @@ def run_with_exits(
     threshold: Array,
     exit_BT: Array | None,
     *,
-    carry: str,
     recurrences: int,
     chunk: int,
 ) -> tuple[Array, Array]:
@@ -92,10 +88,10 @@ def run_with_exits(
 
     The loop ends when all have exited. `exit_BT` are loops to exit after, whatever the policy.
     """
-    apply = applier(model, params)
-    input_BTD = apply("prelude", apply("embed", tokens_BT))
-    start = apply("initial_state", input_BTD)
-    B, T, D = input_BTD.shape
+    frozen = FrozenModel(model, params)
+    input_BTD = frozen.prelude(frozen.embed(tokens_BT))
+    start = frozen.initial_state(input_BTD)
+    B, T, _ = input_BTD.shape
     seen = {
         "change": jnp.zeros(start.shape, jnp.float32),
         "h": jnp.zeros(input_BTD.shape, input_BTD.dtype),
@@ -103,7 +99,8 @@ def run_with_exits(
         "run": jnp.zeros((B, T), jnp.float32),
     }
     # What attention sees of each token, in every layer of the block.
-    shown = jnp.zeros((model.core_layers, B, T, D), input_BTD.dtype)
+    entries = jnp.zeros((1, model.core_layers, B, model.heads, T, model.head_dim), input_BTD.dtype)
+    shown = KeysValues(entries, entries)
 
     def goes_on(carried):
         index, _, _, loop_BT, _ = carried
@@ -112,10 +109,7 @@ def run_with_exits(
     def loop(carried):
         index, state, shown, loop_BT, seen = carried
         exited_BT = loop_BT > 0
-        if carry == "carry":
-            new, shown = recur_showing(model, params, state, input_BTD, index, exited_BT, shown)
-        else:
-            new = apply("recur", state, input_BTD, index)
+        new, shown = frozen.recur(state, input_BTD, index, keeping(shown, exited_BT))
         new = jnp.where(_like_state(exited_BT, state), state, new)
         if exit_BT is not None:
             leaves_BT = index + 1 >= exit_BT
@@ -149,7 +143,7 @@ def observe(
     if signal in ("change", "second_order"):
         change, motion = moved(old, new, seen["change"])
         return motion[signal], seen | {"change": change}
-    h_BTD = applier(model, params)("coda", new)
+    h_BTD = FrozenModel(model, params).coda(new)
     if signal == "kl":
         pair = jnp.stack([seen["h"], h_BTD])
 
@@ -168,64 +162,25 @@ def observe(
     return -run_BT, seen | {"argmax": argmax_BT, "run": run_BT}
 
 
-def recur_showing(
-    model: ModelConfig,
-    params: Any,
-    state: Array,
-    input_BTD: Array,
-    index: Array,
-    exited_BT: Array,
-    shown_LBTD: Array,
-) -> tuple[Array, Array]:
-    """One recurrence in which exited tokens show attention what they showed when they last ran.
+def keeping(shown: KeysValues, exited_BT: Array) -> Context:
+    """Causal attention in which exited tokens show the keys and values they had when they last ran.
 
-    Keys and values are functions of the attention's input, so that is what is kept, a row for each
-    of the L core layers: exited tokens get theirs from `shown_LBTD`. Their own new state means
-    nothing.
-
-    Returns:
-      (state, what each token has shown now).
-    """
-    apply = applier(model, params)
-    angles = apply("angles", input_BTD.shape[1])
-
-    def layer(x_BTD, of_layer):
-        layer_params, shown_BTD = of_layer
-        seen = []
-
-        def attention(next_fun, args, kwargs, context):
-            if not isinstance(context.module, Attention):
-                return next_fun(*args, **kwargs)
-            seen.append(jnp.where(exited_BT[..., None], shown_BTD, args[0]))
-            return next_fun(seen[0], *args[1:], **kwargs)
-
-        with nn.intercept_methods(attention):
-            y_BTD, _ = Layer(model, parent=None).apply({"params": layer_params}, x_BTD, angles)
-        return y_BTD, seen[0]
-
-    with nn.intercept_methods(replace_core(lambda x_BTD: x_BTD, norm=False)):
-        x_BTD = apply("recur", state, input_BTD, index)
-    y_BTD, shown_LBTD = jax.lax.scan(layer, x_BTD, (params["core"], shown_LBTD))
-    with nn.intercept_methods(replace_core(lambda _: y_BTD, norm=True)):
-        return apply("recur", state, input_BTD, index), shown_LBTD
-
-
-def replace_core(function: Callable[[Array], Array], *, norm: bool) -> Callable[..., Any]:
-    """An interceptor that runs `function` in place of each core layer, the state's norm or not.
-
-    So the model itself says what its core is given (identity, no norm) and what becomes of what
-    the core returns (a constant), whatever the injection.
+    Args:
+      shown: by layer what each token shows, (1, L, B, H, T, d); those that go on show their new.
     """
 
-    def interceptor(next_fun, args, kwargs, context):
-        if context.method_name == "__call__":
-            if isinstance(context.module, Layer):
-                return function(args[0]), None
-            if context.module.name == "state_norm" and not norm:
-                return args[0]
-        return next_fun(*args, **kwargs)
+    def attend(layer, q_BTHd, k_BTHd, v_BTHd, shown):
+        exited_BHTd = exited_BT[:, None, :, None]
+        now = KeysValues(
+            jnp.where(exited_BHTd, shown.key[0, layer], jnp.swapaxes(k_BTHd, 1, 2)),
+            jnp.where(exited_BHTd, shown.value[0, layer], jnp.swapaxes(v_BTHd, 1, 2)),
+        )
+        mixed = attention_at(jnp.swapaxes(q_BTHd, 1, 2), *now, places_1T)
+        put = lambda entries, new: entries.at[0, layer].set(new)
+        return jnp.swapaxes(mixed, 1, 2), jax.tree.map(put, shown, now)
 
-    return interceptor
+    places_1T = jnp.arange(exited_BT.shape[1])[None]
+    return Context(places_1T, attend, shown)
 
 
 def _foreseen(

@@ -68,8 +68,8 @@ def exits_suite(trained: Trained) -> dict[str, Any]:
                 if carry == "full_depth" or policy.name == "uniform":
                     exits = _recorded(loops, exit_loops(signals[policy.signal], threshold))
                 else:
-                    exits = _run(trained, policy, carry, R, fitted.probe, threshold, scored)
-                points.append(_point(trained, policy, carry, threshold, exits, loops, text))
+                    exits = _run(trained, policy, R, fitted.probe, threshold, scored)
+                points.append(_point(trained, policy, carry, threshold, exits, loops))
                 progress.update(len(points))
     write_parquet(trained.folder.path / TABLE, window_table(points, text))
     bootstrap = Bootstrap(text, settings.resamples, settings.seed)
@@ -171,14 +171,13 @@ def _recorded(loops: Loops, loop_N: np.ndarray) -> Exits:
 def _run(
     trained: Trained,
     policy: Policy,
-    carry: str,
     recurrences: int,
     probe: Probe,
     threshold: float,
     windows: range,
 ) -> Exits:
     run = trained.run
-    scorer = exit_scorer(run.model, policy.name, carry, recurrences, run.loss.chunk, trained.mesh)
+    scorer = exit_scorer(run.model, policy.name, recurrences, run.loss.chunk, trained.mesh)
     exits, _ = score(trained, scorer, "", probe, np.float32(threshold), windows=windows)
     return exits
 
@@ -190,11 +189,10 @@ def _point(
     threshold: float,
     exits: Exits,
     loops: Loops,
-    text: ScoredText,
 ) -> Point:
     run = trained.run
     flops_N, test_flops_N = flops_of_exits(
-        policy, carry, run.model, run.data.sequence_length, len(loops.nats), exits.loop, text.window
+        policy, carry, run.model, run.data.sequence_length, len(loops.nats), exits.loop
     )
     agrees_N = exits.argmax == loops.argmax[-1]
     return Point(policy, carry, threshold, exits.loop, exits.nats, agrees_N, flops_N, test_flops_N)

@@ -42,23 +42,17 @@ def flops_of_exits(
     length: int,
     recurrences: int,
     loop_N: np.ndarray,
-    window_N: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Forward FLOPs of each token, and what of them the exit tests take, (N,).
 
     A policy that reads the output has it already when the token exits, so one of its looks is the
     readout that every token needs. What the block costs depends on the carry: with "carry" a token
-    costs its own loops; with "freeze_recompute" all loops that its window runs; with "full_depth"
-    all R loops (all tokens' equal number for the uniform policy).
+    costs its own loops; with "full_depth" all R loops (all tokens' equal number for the uniform
+    policy).
     """
     costs = costs_per_token(model, length)
     loops_run_N = loop_N
-    if carry == "freeze_recompute":
-        _, index_N = np.unique(window_N, return_inverse=True)
-        longest_W = np.zeros(index_N.max() + 1, np.int64)
-        np.maximum.at(longest_W, index_N, loop_N)
-        loops_run_N = longest_W[index_N]
-    elif carry == "full_depth" and policy.signal != "loop":
+    if carry == "full_depth" and policy.signal != "loop":
         loops_run_N = np.full_like(loop_N, recurrences)
     one_test = policy.test_flops_per_token(model, length)
     if policy.reads_output:

@@ -16,7 +16,7 @@ from looped_jax.config import RunConfig
 from looped_jax.data.pipeline import validation_batches
 from looped_jax.data.shards import TokenData
 from looped_jax.model.config import ModelConfig
-from looped_jax.model.lm import LoopedLM
+from looped_jax.model.frozen import FrozenModel
 from looped_jax.training.losses import token_cross_entropy
 
 
@@ -105,17 +105,13 @@ def validation_loss_of_run(
 @functools.lru_cache(maxsize=8)
 def window_scorer(model: ModelConfig, chunk: int, mesh: Mesh) -> Callable[..., Any]:
     """(params, tokens, mask, bytes, r) -> (nats per window (B,), tokens per window (B,), bytes)."""
-    lm = LoopedLM(model)
 
     def score(params, tokens_BT, mask_BT, bytes_BT, recurrences):
-        variables = {"params": params}
-        rngs = {"state": jax.random.key(0)}
+        frozen = FrozenModel(model, params)
         inputs_BT, targets_BT = tokens_BT[:, :-1], tokens_BT[:, 1:]
-        h_BTD: Any = lm.apply(variables, inputs_BT, recurrences, method="hidden", rngs=rngs)
-        h_BTD = lm.apply(variables, h_BTD, method="readout_input")
-        kernel_DV: Any = lm.apply(variables, method="head_kernel")
+        h_BTD = frozen.readout_input(frozen.hidden(inputs_BT, recurrences))
         nats_N = token_cross_entropy(
-            h_BTD.reshape(-1, model.width), kernel_DV, targets_BT.reshape(-1),
+            h_BTD.reshape(-1, model.width), frozen.head_kernel(), targets_BT.reshape(-1),
             softcap=model.softcap or None, chunk=chunk,
         )  # fmt: skip
         nats_BT = jnp.where(mask_BT, nats_N.reshape(mask_BT.shape), 0.0)

@@ -17,8 +17,8 @@ from looped_jax import parallel
 from looped_jax.config import LossConfig
 from looped_jax.evaluation import scale
 from looped_jax.evaluation.scale import Update
-from looped_jax.evaluation.trajectory import applier
 from looped_jax.model.config import ModelConfig
+from looped_jax.model.frozen import FrozenModel
 from looped_jax.training import losses
 
 Array = jax.Array
@@ -106,16 +106,16 @@ class Loop:
 
     def __init__(self, model: ModelConfig, params: Any, tokens_BT: Array, mask_BT: Array, chunk):
         self._model, self._chunk = model, chunk
-        self._apply = applier(model, params)
+        self._frozen = FrozenModel(model, params)
         self._targets_N = tokens_BT[:, 1:].reshape(-1)
         self._weights_N = mask_BT.reshape(-1).astype(jnp.float32)
         self._shape = mask_BT.shape
-        self._input_BTD = self._apply("prelude", self._apply("embed", tokens_BT[:, :-1]))
-        self._kernel_DV = self._apply("head_kernel")
-        self.start = self._apply("initial_state", self._input_BTD)
+        self._input_BTD = self._frozen.prelude(self._frozen.embed(tokens_BT[:, :-1]))
+        self._kernel_DV = self._frozen.head_kernel()
+        self.start = self._frozen.initial_state(self._input_BTD)
 
     def recur(self, state: Array, index: Array | int) -> Array:
-        return self._apply("recur", state, self._input_BTD, index)
+        return self._frozen.recur(state, self._input_BTD, index)
 
     def states(self, recurrences: int, between: Callable[[Array, Array, Array], Array]) -> Array:
         """States after loops 1 … R, stacked; `between(old, new, ‖h_1‖)` changes those after 1."""
@@ -168,7 +168,7 @@ class Loop:
 
     def _readout_input(self, state: Array, *, last: bool) -> Array:
         """What the head multiplies (N, D), in float32 where the state is."""
-        h_BTD = self._apply("readout_input", self._apply("coda", state), last=last)
+        h_BTD = self._frozen.readout_input(self._frozen.coda(state), last=last)
         return h_BTD.reshape(-1, h_BTD.shape[-1])
 
     def _each_loop(self, read: Callable[..., Any], states_R: Array) -> Any:

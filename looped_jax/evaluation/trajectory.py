@@ -17,7 +17,7 @@ from looped_jax.adaptive.signals import divergence
 from looped_jax.evaluation.scale import expand
 from looped_jax.evaluation.scale import norm as state_norm
 from looped_jax.model.config import ModelConfig
-from looped_jax.model.lm import LoopedLM
+from looped_jax.model.frozen import FrozenModel
 
 Array = jax.Array
 
@@ -95,17 +95,17 @@ def unroll(
 
     What `observe` finds in the state after a loop is stacked likewise.
     """
-    apply = applier(model, params)
-    input_BTD = apply("prelude", apply("embed", tokens_BT))
+    frozen = FrozenModel(model, params)
+    input_BTD = frozen.prelude(frozen.embed(tokens_BT))
 
     def loop(carry, index):
         state, change = carry
-        new = apply("recur", state, input_BTD, index)
+        new = frozen.recur(state, input_BTD, index)
         new_change, motion = moved(state, new, change)
         motion["second_order"] = jnp.where(index == 0, jnp.inf, motion["second_order"])
-        return (new, new_change), (apply("coda", new), motion | observe(new))
+        return (new, new_change), (frozen.coda(new), motion | observe(new))
 
-    start = apply("initial_state", input_BTD)
+    start = frozen.initial_state(input_BTD)
     carry = (start, jnp.zeros(start.shape, jnp.float32))
     return jax.lax.scan(loop, carry, jnp.arange(recurrences, dtype=jnp.int32))[1]
 
@@ -177,7 +177,7 @@ def over_tokens(
     chunks = -(-N // chunk)
     size = -(-N // chunks)
     missing = size * chunks - N
-    apply = applier(model, params)
+    frozen = FrozenModel(model, params)
     h_RND = jnp.pad(h_RBTD.reshape(R, N, D), ((0, 0), (0, missing), (0, 0)))
     h_RCnD = h_RND.reshape(R, size, chunks, D)
     y_Cn = jnp.pad(targets_BT.reshape(N), (0, missing)).reshape(size, chunks)
@@ -185,22 +185,11 @@ def over_tokens(
     def of_chunk(n):
         h_RCD = jax.lax.dynamic_index_in_dim(h_RCnD, n, 2, keepdims=False)
         y_C = jax.lax.dynamic_index_in_dim(y_Cn, n, 1, keepdims=False)
-        return function(lambda index: apply("readout", h_RCD[index][None])[0], y_C)
+        return function(lambda index: frozen.readout(h_RCD[index][None])[0], y_C)
 
     of_chunks = jax.lax.map(of_chunk, jnp.arange(chunks))
     to_tokens = lambda x_nRC: jnp.moveaxis(x_nRC, 0, 2).reshape(-1, size * chunks)[:, :N]
     return jax.tree.map(lambda x_nRC: to_tokens(x_nRC).reshape(-1, B, T), of_chunks)
-
-
-def applier(model: ModelConfig, params: Any) -> Callable[..., Any]:
-    """`apply(method, *args)` of the frozen model; a noisy start is the same in every call."""
-    lm = LoopedLM(model)
-
-    def apply(method: str, *args: Any, **kwargs: Any) -> Any:
-        rngs = {"state": jax.random.key(0)}
-        return lm.apply({"params": params}, *args, method=method, rngs=rngs, **kwargs)
-
-    return apply
 
 
 def _nats(log_p_CV: Array, y_C: Array) -> Array:

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from looped_jax.model.cache import KeysValues
 from looped_jax.model.config import ModelConfig
 
 Array = jax.Array
 
 KINDS = ("every_recurrence", "last_recurrence")
-STACKS = ("prelude", "core", "coda")
 
 
 class Cache(NamedTuple):
@@ -29,12 +29,11 @@ class Cache(NamedTuple):
 
     Attributes:
       length: tokens held, int32 (B,).
-      stacks: "prelude" and "coda" (absent without layers) as {"key", "value": (L, B, H, S, d)}, and
-        "core" with slots in front: (slots, L, B, H, S, d). S is the capacity in tokens.
+      stacks: of "prelude", "core" and "coda"; a stack without layers has arrays without entries.
     """
 
     length: Any
-    stacks: dict[str, dict[str, Any]]
+    stacks: dict[str, KeysValues]
 
 
 def count_slots(kind: str, recurrences: int) -> int:
@@ -43,21 +42,21 @@ def count_slots(kind: str, recurrences: int) -> int:
 
 
 def shapes(model: ModelConfig, slots: int, batch: int, capacity: int) -> dict[str, tuple[int, ...]]:
-    """Shape of the keys (and of the values) of each stack that has layers."""
+    """Shape of the keys (and of the values) of each stack; see `model.cache`."""
     layers = {
-        "prelude": (model.prelude_layers,),
+        "prelude": (1, model.prelude_layers),
         "core": (slots, model.core_layers),
-        "coda": (model.coda_layers,),
+        "coda": (1, model.coda_layers),
     }
     entry = (batch, model.heads, capacity, model.head_dim)
-    return {stack: (*count, *entry) for stack, count in layers.items() if count[-1]}
+    return {stack: (*count, *entry) for stack, count in layers.items()}
 
 
 def empty(model: ModelConfig, slots: int, batch: int, capacity: int) -> Cache:
     """A cache that holds no token yet."""
     zeros = lambda shape: jnp.zeros(shape, jnp.dtype(model.compute_dtype))
     stacks = {
-        stack: {"key": zeros(shape), "value": zeros(shape)}
+        stack: KeysValues(zeros(shape), zeros(shape))
         for stack, shape in shapes(model, slots, batch, capacity).items()
     }
     return Cache(jnp.zeros(batch, jnp.int32), stacks)

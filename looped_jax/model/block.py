@@ -1,14 +1,18 @@
 """One recurrence: injection -> core layers -> state norm, and the lanes of hyperconnections."""
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from looped_jax.model.attention import Context
 from looped_jax.model.config import ModelConfig
 from looped_jax.model.injections import INJECTIONS
-from looped_jax.model.layers import RMSNorm, layer_stack, parameter
+from looped_jax.model.layers import RMSNorm, layer_stack, parameter, run_stack
 
 Array = jax.Array
+Angles = tuple[Array, Array] | None
 
 
 class Recurrence(nn.Module):
@@ -48,29 +52,40 @@ class Recurrence(nn.Module):
         noise = jax.random.truncated_normal(key, -3.0, 3.0, input_BTD.shape, jnp.float32)
         return (c.initial_state_std * noise).astype(input_BTD.dtype)
 
-    def __call__(self, state: Array, input_BTD: Array, angles, index: Array) -> Array:
+    def __call__(self, state: Array, input_BTD: Array, angles: Angles, index: Array) -> Array:
+        y_BTD = self.core(self.inject(state, input_BTD, index), angles)
+        return self.absorb(state, y_BTD, index)
+
+    def inject(self, state: Array, input_BTD: Array, index: Array) -> Array:
+        """What the core is given, (B, T, D), of the state and the prelude's output."""
         c = self.config
         if c.injection == "hyperconnect":
-            alpha, mixing, beta = self._lanes(index, state.dtype)
-            x_BTD = jnp.sum(alpha * state, axis=0)
-            y_BTD = self._normed(self._core(x_BTD, angles)[0])
-            return jnp.sum(mixing * state[None], axis=1) + beta * y_BTD[None]
+            alpha, _, _ = self._lanes(index, state.dtype)
+            return jnp.sum(alpha * state, axis=0)
         if c.injection == "passthrough":
-            x_BTD = state
-        elif c.injection == "additive":
-            x_BTD = state + input_BTD
-        else:
-            x_BTD = self._inject(state, input_BTD)
-        return self._normed(self._core(x_BTD, angles)[0])
+            return state
+        if c.injection == "additive":
+            return state + input_BTD
+        return self._inject(state, input_BTD)
+
+    def core(self, x_BTD: Array, angles: Angles, context: Context | None = None) -> Any:
+        """The core's layers (B, T, D); see `layers.run_stack`."""
+        return run_stack(self._core, self.config.core_layers, x_BTD, angles, context)
+
+    def absorb(self, state: Array, y_BTD: Array, index: Array) -> Array:
+        """The new state, of the one before and the core's output."""
+        if self.config.state_norm == "every":
+            y_BTD = self.state_norm(y_BTD)
+        if self.config.injection != "hyperconnect":
+            return y_BTD
+        _, mixing, beta = self._lanes(index, state.dtype)
+        return jnp.sum(mixing * state[None], axis=1) + beta * y_BTD[None]
 
     def read(self, state: Array) -> Array:
         """What the coda reads, (B, T, D): Σ lanes, or the state, normalised if only the last is."""
         if self.config.injection == "hyperconnect":
             return jnp.sum(state, axis=0)
         return self.state_norm(state) if self.config.state_norm == "last" else state
-
-    def _normed(self, x_BTD: Array) -> Array:
-        return self.state_norm(x_BTD) if self.config.state_norm == "every" else x_BTD
 
 
 class Lanes(nn.Module):

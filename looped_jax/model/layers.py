@@ -1,21 +1,25 @@
-"""One transformer layer and stacks of layers: norms, rotary positions, attention, MLPs.
+"""One transformer layer and stacks of layers: norms, rotary positions, projections, MLPs.
 
 Parameters are float32; matrices are applied in the compute dtype with float32 accumulation,
 norms and softmax in float32. Kernels are (in, out). Logical axis names ("embed", "heads", "mlp",
 "vocab", "layers", ...) are attached to every parameter; parallel.py maps them to mesh axes.
 """
 
-from typing import cast
+from collections.abc import Callable
+from typing import Any, cast
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from looped_jax.model import cache
+from looped_jax.model.attention import Attend, Context, causal_attention
 from looped_jax.model.config import ModelConfig
 
 Array = jax.Array
+
+# (q, k, v) -> (mixed, memory), all but the memory (B, T, H, d).
+Mix = Callable[[Array, Array, Array], tuple[Array, Any]]
 
 # What policies of rematerialisation call the product with a parameter matrix: they do not see into
 # functions with a gradient of their own.
@@ -146,55 +150,18 @@ def queries_keys_values(
     return q[:, :, 0], k[:, :, 0], v[:, :, 0]
 
 
-# Plain attention works on this many blocks of queries, each against the keys up to its end: three
-# eighths of the square is never computed. Shorter sequences than the block take one.
-QUERY_BLOCKS = 4
-SMALLEST_QUERY_BLOCK = 64
-
-
-def causal_attention(q_BTHd: Array, k_BSHd: Array, v_BSHd: Array, kernel: str) -> Array:
-    """Causal softmax attention at scale d^-1/2; scores and softmax in float32.
-
-    `kernel` "cudnn" calls the fused GPU kernel (bfloat16 on NVIDIA only, an error elsewhere);
-    "xla" is plain matrix products.
-    """
-    if kernel == "cudnn":
-        return jax.nn.dot_product_attention(
-            q_BTHd, k_BSHd, v_BSHd, is_causal=True, implementation="cudnn"
-        )
-    T = q_BTHd.shape[1]
-    block = max(SMALLEST_QUERY_BLOCK, -(-T // QUERY_BLOCKS))
-    q_BHTd, k_BHSd, v_BHSd = (jnp.swapaxes(x, 1, 2) for x in (q_BTHd, k_BSHd, v_BSHd))
-    blocks = [
-        _attend(q_BHTd[:, :, start:end], k_BHSd[:, :, :end], v_BHSd[:, :, :end], start)
-        for start in range(0, T, block)
-        for end in [min(start + block, T)]
-    ]
-    mixed_BHTd = blocks[0] if len(blocks) == 1 else jnp.concatenate(blocks, axis=2)
-    return jnp.swapaxes(mixed_BHTd, 1, 2)
-
-
-def _attend(q_BHTd: Array, k_BHSd: Array, v_BHSd: Array, start: int) -> Array:
-    """Queries at positions `start` and on, against keys at positions 0 and on."""
-    T, S = q_BHTd.shape[2], k_BHSd.shape[2]
-    scores_BHTS = jnp.matmul(
-        q_BHTd * q_BHTd.dtype.type(q_BHTd.shape[3] ** -0.5),
-        jnp.swapaxes(k_BHSd, 2, 3),
-        preferred_element_type=jnp.float32,
-    )
-    visible_TS = jnp.arange(start, start + T)[:, None] >= jnp.arange(S)[None, :]
-    scores_BHTS = jnp.where(visible_TS[None, None], scores_BHTS, jnp.float32(-jnp.inf))
-    weights_BHTS = jax.nn.softmax(scores_BHTS, axis=-1).astype(v_BHSd.dtype)
-    return jnp.matmul(weights_BHTS, v_BHSd)
-
-
 class Attention(nn.Module):
-    """Multi-head causal self-attention with rotary positions, optional QK norm and QK bias."""
+    """Multi-head self-attention with rotary positions, optional QK norm and QK bias.
+
+    `mix(q, k, v) -> (mixed, memory)`, all (B, T, H, d), is the attention itself.
+    """
 
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, x_BTD: Array, angles: tuple[Array, Array] | None) -> Array:
+    def __call__(
+        self, x_BTD: Array, angles: tuple[Array, Array] | None, mix: Mix
+    ) -> tuple[Array, Any]:
         c = self.config
         dtype = jnp.dtype(c.compute_dtype)
         B, T, D = x_BTD.shape
@@ -206,24 +173,10 @@ class Attention(nn.Module):
             zeros, A = nn.initializers.zeros, c.attention_width
             bias_2A = parameter(self, "qk_bias", zeros, (2, A), ("qkv", "heads"))
         q, k, v = queries_keys_values(c, qkv, bias_2A, angles)
-        mixed = _mix(self, q, k, v).reshape(B, T, c.attention_width)
+        mixed_BTHd, memory = mix(q, k, v)
         out_init = kernel_init(c, c.attention_width)
         out_AD = Kernel((c.attention_width, D), out_init, ("heads", "embed"), name="out")()
-        return matmul(mixed, out_AD, dtype)
-
-
-def _mix(module: Attention, q_BTHd: Array, k_BTHd: Array, v_BTHd: Array) -> Array:
-    """Causal attention; reads and writes keys and values as model/cache.py says."""
-    q, k, v = (jnp.swapaxes(x, 1, 2) for x in (q_BTHd, k_BTHd, v_BTHd))
-    if module.is_mutable_collection(cache.WRITTEN) and not module.is_initializing():
-        module.put_variable(cache.WRITTEN, "key", k)
-        module.put_variable(cache.WRITTEN, "value", v)
-    if not module.has_variable(cache.PAST, "key"):
-        return causal_attention(q_BTHd, k_BTHd, v_BTHd, module.config.attention)
-    past: list[Array] = [
-        module.get_variable(cache.PAST, name) for name in ("key", "value", "length")
-    ]
-    return jnp.swapaxes(cache.attend_with_past(q, k, v, *past), 1, 2)
+        return matmul(mixed_BTHd.reshape(B, T, c.attention_width), out_AD, dtype), memory
 
 
 class Kernel(nn.Module):
@@ -263,23 +216,43 @@ class MLP(nn.Module):
 
 
 class Layer(nn.Module):
-    """One layer. pre_norm: x + f(norm x). sandwich: norm(f(norm x) + x) (arXiv:2502.05171)."""
+    """One layer. pre_norm: x + f(norm x). sandwich: norm(f(norm x) + x) (arXiv:2502.05171).
+
+    What it carries to the next is (x (B, T, D), memory): with an `attend`, layer number `layer` of
+    the stack attends by it; without one, causally, and the memory is None.
+    """
 
     config: ModelConfig
     deterministic: bool = True
 
     @nn.compact
-    def __call__(self, x_BTD: Array, angles: tuple[Array, Array] | None) -> tuple[Array, None]:
+    def __call__(
+        self,
+        carried: tuple[Array, Any],
+        angles: tuple[Array, Array] | None,
+        attend: Attend | None = None,
+        layer: Array | None = None,
+    ) -> tuple[tuple[Array, Any], None]:
         c = self.config
+        x_BTD, memory = carried
+
+        def mix(q: Array, k: Array, v: Array) -> tuple[Array, Any]:
+            if attend is None:
+                return causal_attention(q, k, v, c.attention), None
+            assert layer is not None
+            return attend(layer, q, k, v, memory)
+
         norm = lambda name: RMSNorm(c.norm_epsilon, name=name)
         drop = nn.Dropout(c.dropout, deterministic=self.deterministic)
-        x_BTD = x_BTD + drop(Attention(c, name="attn")(norm("attn_norm")(x_BTD), angles))
+        mixed_BTD, memory = Attention(c, name="attn")(norm("attn_norm")(x_BTD), angles, mix)
+        x_BTD = x_BTD + drop(mixed_BTD)
         if c.layer == "sandwich":
             x_BTD = norm("attn_post_norm")(x_BTD)
         x_BTD = x_BTD + drop(MLP(c, name="mlp")(norm("mlp_norm")(x_BTD)))
         if c.layer == "sandwich":
             x_BTD = norm("mlp_post_norm")(x_BTD)
-        return nn.with_logical_constraint(x_BTD, ("batch", "length", "width")), None
+        x_BTD = nn.with_logical_constraint(x_BTD, ("batch", "length", "width"))
+        return (x_BTD, memory), None
 
 
 # What a layer keeps for its backward pass, by `model.remat`: everything else is computed again.
@@ -290,21 +263,40 @@ KEPT_BY_REMAT = {
 
 
 def layer_stack(config: ModelConfig, layers: int, *, deterministic: bool, name: str) -> nn.Module:
-    """`layers` distinct layers, parameters stacked on axis 0 under `name`, scanned.
-
-    Call it as (x_BTD, angles) -> (y_BTD, None).
-    """
+    """So many distinct layers, parameters stacked on axis 0 under `name`, for `run_stack`."""
     layer = Layer
     if config.remat != "none":
-        layer = nn.remat(Layer, prevent_cse=False, policy=KEPT_BY_REMAT[config.remat])
+        # A caller's `attend` (the third argument after self) is a function and no array.
+        layer = nn.remat(
+            Layer, prevent_cse=False, policy=KEPT_BY_REMAT[config.remat], static_argnums=3
+        )
     stack = nn.scan(
         layer,
-        variable_axes={"params": 0, cache.PAST: 0, cache.WRITTEN: 0},
+        variable_axes={"params": 0},
         split_rngs={"params": True, "dropout": True},
-        in_axes=nn.broadcast,
+        in_axes=(nn.broadcast, nn.broadcast, 0),
         length=layers,
         metadata_params={nn.PARTITION_NAME: "layers"},
         # The check traces every stack once more; a layer has nothing that it could find.
         check_constancy_invariants=False,
     )
     return stack(config, deterministic, name=name)
+
+
+def run_stack(
+    stack: nn.Module | None,
+    layers: int,
+    x_BTD: Array,
+    angles: tuple[Array, Array] | None,
+    context: Context | None,
+) -> Any:
+    """x (B, T, D) after a `layer_stack` of so many layers (None where there are none).
+
+    With a context: (x, the memory at the end).
+    """
+    if context is None:
+        return x_BTD if stack is None else stack((x_BTD, None), angles, None, None)[0][0]
+    carried = (x_BTD, context.memory)
+    if stack is None:
+        return carried
+    return stack(carried, angles, context.attend, jnp.arange(layers))[0]

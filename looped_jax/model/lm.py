@@ -6,16 +6,20 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from looped_jax.model import cache, recurrence
-from looped_jax.model.block import Recurrence
+from looped_jax.model import recurrence
+from looped_jax.model.attention import Context
+from looped_jax.model.block import Angles, Recurrence
 from looped_jax.model.config import ModelConfig
-from looped_jax.model.layers import Kernel, RMSNorm, layer_stack, rotary_angles
+from looped_jax.model.layers import Kernel, RMSNorm, layer_stack, rotary_angles, run_stack
 
 Array = jax.Array
 
 
 class LoopedLM(nn.Module):
     """A looped language model. Tokens are int32 (B, T); activations are in the compute dtype.
+
+    Parts with layers take a `Context` where tokens are no whole texts from their start, and then
+    return (result, its memory at the end).
 
     `deterministic` turns dropout off (evaluation); training with dropout needs a "dropout" rng,
     and a model that starts from noise a "state" rng.
@@ -45,21 +49,21 @@ class LoopedLM(nn.Module):
         stack = lambda layers, name: layer_stack(
             c, layers, deterministic=self.deterministic, name=name
         )
-        if c.prelude_layers:
-            self._prelude = stack(c.prelude_layers, "prelude")
+        self._prelude = stack(c.prelude_layers, "prelude") if c.prelude_layers else None
         self._recurrence = Recurrence(c, self.deterministic)
         # The recurrence's parameters lie beside the prelude's and the coda's in the tree.
         nn.share_scope(self, self._recurrence)
-        if c.coda_layers:
-            self._coda = stack(c.coda_layers, "coda")
+        self._coda = stack(c.coda_layers, "coda") if c.coda_layers else None
         if c.readout_norm != "none" and not c.share_state_and_final_norm:
             self._final_norm = RMSNorm(c.norm_epsilon, name="final_norm")
         if not c.tied_head:
             init = nn.initializers.normal(c.head_init_std)
             self._head = Kernel((c.width, c.vocab_size), init, ("embed", "vocab"), name="head")
 
-    def embed(self, tokens_BT: Array) -> Array:
+    def embed(self, tokens_BT: Array, positions_BT: Array | None = None) -> Array:
         """Token (and learned position) embeddings (B, T, D) in the compute dtype.
+
+        Positions are those of a text that begins here unless given, int32 (B or 1, T).
 
         Raises:
           ValueError: the sequence is longer than `max_length`.
@@ -70,40 +74,52 @@ class LoopedLM(nn.Module):
             raise ValueError(f"sequence of {T} tokens; allowed: model.max_length = {c.max_length}")
         x_BTD = self._embedding(tokens_BT) * c.embedding_scale
         if c.positions == "learned":
-            x_BTD = x_BTD + self._positions(self.places(T))
+            places = jnp.arange(T)[None] if positions_BT is None else positions_BT
+            x_BTD = x_BTD + self._positions(places)
         if c.embedding_norm:
             x_BTD = self._embed_norm(x_BTD)
         x_BTD = x_BTD.astype(jnp.dtype(c.compute_dtype))
         return nn.with_logical_constraint(x_BTD, ("batch", "length", "width"))
 
-    def places(self, length: int) -> Array:
-        """Positions of `length` tokens: (1, T) from 0, or (B, T) after each row's cached ones."""
-        place_1T = jnp.arange(length)[None]
-        if not self.has_variable(cache.PAST, "length"):
-            return place_1T
-        return self.get_variable(cache.PAST, "length")[:, None] + place_1T
-
-    def angles(self, length: int) -> tuple[Array, Array] | None:
-        """Rotary (cos, sin), (1 or B, T, 1, head_dim / 2); None with learned positions."""
+    def angles(self, length: int, context: Context | None = None) -> Angles:
+        """Rotary (cos, sin), (B or 1, T, 1, head_dim / 2); None with learned positions."""
         if self.config.positions == "learned":
             return None
-        return rotary_angles(self.config, self.places(length))
+        positions_BT = jnp.arange(length)[None] if context is None else context.positions_BT
+        return rotary_angles(self.config, positions_BT)
 
-    def prelude(self, x_BTD: Array) -> Array:
+    def prelude(self, x_BTD: Array, context: Context | None = None) -> Any:
         """e, what every recurrence sees."""
-        if not self.config.prelude_layers:
-            return x_BTD
-        return self._prelude(x_BTD, self.angles(x_BTD.shape[1]))[0]
+        angles = self.angles(x_BTD.shape[1], context)
+        return run_stack(self._prelude, self.config.prelude_layers, x_BTD, angles, context)
 
     def initial_state(self, input_BTD: Array) -> Array:
         """h⁰: (B, T, D), or (K, B, T, D) with hyperconnections."""
         noise = self.config.initial_state == "noise"
         return self._recurrence.initial(input_BTD, self.make_rng("state") if noise else None)
 
-    def recur(self, state: Array, input_BTD: Array, index: Array | int) -> Array:
+    def inject(self, state: Array, input_BTD: Array, index: Array | int) -> Array:
+        """What the core is given, (B, T, D), in recurrence `index`."""
+        return self._recurrence.inject(state, input_BTD, jnp.asarray(index, jnp.int32))
+
+    def core(self, x_BTD: Array, context: Context | None = None) -> Any:
+        """The core's layers, (B, T, D)."""
+        angles = self.angles(x_BTD.shape[1], context)
+        return self._recurrence.core(x_BTD, angles, context)
+
+    def absorb(self, state: Array, y_BTD: Array, index: Array | int) -> Array:
+        """The state after recurrence `index`, from the one before it and the core's output."""
+        return self._recurrence.absorb(state, y_BTD, jnp.asarray(index, jnp.int32))
+
+    def recur(
+        self, state: Array, input_BTD: Array, index: Array | int, context: Context | None = None
+    ) -> Any:
         """The state after recurrence number `index` (from 0; a scalar, or (B,) per sequence)."""
-        angles = self.angles(input_BTD.shape[1])
-        return self._recurrence(state, input_BTD, angles, jnp.asarray(index, jnp.int32))
+        x_BTD = self.inject(state, input_BTD, index)
+        if context is None:
+            return self.absorb(state, self.core(x_BTD), index)
+        y_BTD, memory = self.core(x_BTD, context)
+        return self.absorb(state, y_BTD, index), memory
 
     def recur_all(self, state: Array, input_BTD: Array, recurrences: int | Array) -> Array:
         """The state after `recurrences` recurrences (int, traced int32 scalar, or int32 (B,)).
@@ -140,12 +156,11 @@ class LoopedLM(nn.Module):
         step, params, constants = self._pure_step(input_BTD.shape[1])
         return recurrence.trajectory(step, params, state, (input_BTD,), constants, recurrences)
 
-    def coda(self, state: Array) -> Array:
+    def coda(self, state: Array, context: Context | None = None) -> Any:
         """h (B, T, D) after the coda's layers."""
         h_BTD = self._recurrence.read(state)
-        if not self.config.coda_layers:
-            return h_BTD
-        return self._coda(h_BTD, self.angles(h_BTD.shape[1]))[0]
+        angles = self.angles(h_BTD.shape[1], context)
+        return run_stack(self._coda, self.config.coda_layers, h_BTD, angles, context)
 
     def readout_input(self, h_BTD: Array, *, last: bool = True) -> Array:
         """What the head multiplies: h, normalised where the readout normalises this loop."""

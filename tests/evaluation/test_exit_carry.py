@@ -5,13 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from looped_jax.evaluation.exit_carry import exit_scorer, recur_showing, run_with_exits
+from looped_jax.evaluation.exit_carry import exit_scorer, run_with_exits
 from looped_jax.evaluation.policies import POLICIES
 from looped_jax.evaluation.probe import Probe
+from looped_jax.model.frozen import FrozenModel
 from looped_jax.model.layers import rotary_angles, rotate
 from looped_jax.model.lm import LoopedLM
 from tests.evaluation.conftest import elastic, some_tokens
-from tests.model.tiny import READOUT, random_params, tiny
+from tests.model.tiny import random_params
 
 R = 4
 EXITS = np.array([[2, 4, 1, 3, 1, 4, 2, 3], [1, 1, 4, 2, 3, 1, 4, 2]], np.int32)
@@ -21,44 +22,19 @@ def no_probe(model):
     return Probe(np.zeros(model.width, np.float32), np.float32(0))
 
 
-def method(model, params, name, *args):
-    return LoopedLM(model).apply({"params": params}, *args, method=name)
-
-
-def states_at_exit(model, carry):
+def test_carry_is_decoding_with_a_cache_that_keeps_the_last_entry_of_every_loop():
+    model = elastic()
     params, tokens = random_params(model), some_tokens(model)[:, :-1]
     run = jax.jit(
         lambda params: run_with_exits(
             model, params, tokens, POLICIES["oracle_kl"], no_probe(model), jnp.float32(0),
-            jnp.asarray(EXITS), carry=carry, recurrences=R, chunk=64,
+            jnp.asarray(EXITS), recurrences=R, chunk=64,
         )
     )  # fmt: skip
-    state, loop = jax.device_get(run(params))
+    found, loop = jax.device_get(run(params))
     np.testing.assert_array_equal(loop, EXITS)
-    return params, tokens, state
-
-
-def test_freeze_recompute_runs_the_block_on_frozen_states():
-    model = elastic()
-    params, tokens, found = states_at_exit(model, "freeze_recompute")
-
-    @jax.jit
-    def plain(params):
-        x = method(model, params, "prelude", method(model, params, "embed", tokens))
-        state = method(model, params, "initial_state", x)
-        for i in range(R):
-            new = method(model, params, "recur", state, x, i)
-            state = jnp.where((i >= EXITS)[..., None], state, new)
-        return state
-
-    np.testing.assert_allclose(found, plain(params), rtol=1e-4, atol=1e-5)
-
-
-def test_carry_is_decoding_with_a_cache_that_keeps_the_last_entry():
-    model = elastic()
-    params, tokens, found = states_at_exit(model, "carry")
-    prelude = lambda p: method(model, p, "prelude", method(model, p, "embed", tokens))
-    x = np.asarray(jax.jit(prelude)(params))
+    frozen = FrozenModel(model, params)
+    x = np.asarray(frozen.prelude(frozen.embed(tokens)))
     np.testing.assert_allclose(found, decode(model, params, x), rtol=2e-3, atol=2e-4)
 
 
@@ -105,24 +81,6 @@ def decode_layer(model, weights, h_D, t, seen):
     return norm("mlp_post_norm", h_D + hidden @ weights["mlp"]["down"]["kernel"]), (k, v)
 
 
-@pytest.mark.parametrize(
-    "model",
-    [elastic(state_norm="every"), tiny(**READOUT)],
-    ids=["linear", "passthrough, learned positions"],
-)
-def test_with_no_token_exited_it_is_the_models_own_recurrence(model):
-    params = random_params(model)
-    rng = np.random.default_rng(0)
-    x, state = rng.normal(size=(2, 2, 8, model.width)).astype(np.float32)
-    nobody = jnp.zeros((2, 8), bool)
-    shown = jnp.full((model.core_layers, 2, 8, model.width), jnp.nan)
-    run = jax.jit(lambda p: recur_showing(model, p, state, x, jnp.int32(0), nobody, shown))
-    new, now = run(params)
-    own = jax.jit(lambda p: method(model, p, "recur", state, x, 0))(params)
-    np.testing.assert_allclose(new, own, atol=1e-5)
-    assert np.isfinite(now).all()
-
-
 @pytest.fixture(scope="module")
 def logits_at():
     """Logits of the tokens at a depth, by the model itself."""
@@ -132,18 +90,11 @@ def logits_at():
     return lambda depth: np.asarray(run(random_params(model), jnp.int32(depth)))
 
 
-@pytest.mark.parametrize(
-    ("policy", "carry", "first"),
-    [
-        ("kl", "carry", 2),
-        ("argmax", "freeze_recompute", 2),
-        ("oracle_kl", "carry", 1),
-    ],
-)
-def test_none_or_all_at_once_is_uniform_depth(policy, carry, first, trained, logits_at):
+@pytest.mark.parametrize(("policy", "first"), [("kl", 2), ("argmax", 2), ("oracle_kl", 1)])
+def test_none_or_all_at_once_is_uniform_depth(policy, first, trained, logits_at):
     run = trained(elastic())
     model, tokens = run.run.model, some_tokens(run.run.model)
-    scorer = exit_scorer(model, policy, carry, R, 64, run.mesh)
+    scorer = exit_scorer(model, policy, R, 64, run.mesh)
     for threshold, depth in ((-1e9, R), (1e9, first)):
         exits, _ = scorer(
             run.params, tokens, np.ones((2, 8), bool), no_probe(model), jnp.float32(threshold)

@@ -17,16 +17,16 @@ from tests.evaluation.conftest import elastic
 
 MODEL, LENGTH, R = elastic(), 16, 5
 COSTS = costs_per_token(MODEL, LENGTH)
-LOOPS, WINDOWS = np.array([1, 3, 2, 5]), np.array([7, 7, 9, 9])
+LOOPS = np.array([1, 3, 2, 5])
 
 
 def flops(policy, carry):
-    return flops_of_exits(POLICIES[policy], carry, MODEL, LENGTH, R, LOOPS, WINDOWS)
+    return flops_of_exits(POLICIES[policy], carry, MODEL, LENGTH, R, LOOPS)
 
 
 @pytest.mark.parametrize(
     ("carry", "loops_run"),
-    [("carry", LOOPS), ("freeze_recompute", [3, 3, 5, 5]), ("full_depth", [5, 5, 5, 5])],
+    [("carry", LOOPS), ("full_depth", [5, 5, 5, 5])],
 )
 @pytest.mark.parametrize("policy", ["kl", "probe", "oracle_kl"])
 def test_a_token_costs_what_its_carry_makes_it_cost(policy, carry, loops_run):
@@ -77,7 +77,7 @@ def test_differences_to_uniform_depth_on_the_same_tokens():
 
     def point(policy, loop, threshold):
         loop = np.broadcast_to(loop, N)
-        total, tests = flops_of_exits(POLICIES[policy], "carry", MODEL, LENGTH, 5, loop, window)
+        total, tests = flops_of_exits(POLICIES[policy], "carry", MODEL, LENGTH, 5, loop)
         agrees = np.ones(N, bool)
         return Point(
             POLICIES[policy], "carry", threshold, loop, nats_at(loop), agrees, total, tests

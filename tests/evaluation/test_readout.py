@@ -16,7 +16,7 @@ from looped_jax.evaluation.intervals import Bootstrap
 from looped_jax.evaluation.readout import check_loops, radial_fraction, readout_suite
 from looped_jax.evaluation.readout_scorer import Gradient, Loop, objective_gradients
 from looped_jax.evaluation.text import ScoredText
-from looped_jax.evaluation.trajectory import applier
+from looped_jax.model.frozen import FrozenModel
 from tests.evaluation.conftest import elastic, run_of, some_tokens
 from tests.model.tiny import READOUT, random_params, tiny
 
@@ -50,10 +50,10 @@ def test_losses_and_gradients_of_every_loop(readout_norm):
     states = jax.jit(lambda: free(loop, 6))()
     gradients, nats = jax.jit(lambda: loop.gradients(states))()
     np.testing.assert_allclose(nats, jax.jit(lambda: loop.nats(states))(), rtol=1e-5)
-    apply = applier(model, random_params(model))
+    frozen = FrozenModel(model, random_params(model))
 
     def direct(state, last):
-        log_p = jax.nn.log_softmax(apply("readout", apply("coda", state), last=last))
+        log_p = jax.nn.log_softmax(frozen.readout(frozen.coda(state), last=last))
         return -jnp.take_along_axis(log_p, tokens[:, 1:, None], -1)[..., 0]
 
     for i in range(6):

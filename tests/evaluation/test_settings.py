@@ -34,8 +34,8 @@ def test_the_lane_table_bounds_the_depth():
         Settings(depths=(1, 4)).chosen_depths(run)
     with pytest.raises(UserError, match=r"recurrences has 4; allowed .*: up to 3"):
         Settings(recurrences=4).chosen_recurrences(run)
-    assert choose_carries((), run.model) == ["freeze_recompute", "full_depth"]
-    with pytest.raises(UserError, match=r"carry 'carry'; allowed with hyperconnections: freeze"):
+    assert choose_carries((), run.model) == ["full_depth"]
+    with pytest.raises(UserError, match=r"'carry'; allowed with hyperconnections: full_depth"):
         choose_carries(("carry",), run.model)
 
 
@@ -64,5 +64,5 @@ def test_errors(fields, message):
 
 
 def test_an_unknown_carry():
-    with pytest.raises(UserError, match="carry 'caryy'; allowed: carry, freeze_recompute, full"):
+    with pytest.raises(UserError, match="carry 'caryy'; allowed: carry, full_depth"):
         choose_carries(("caryy",), tiny())

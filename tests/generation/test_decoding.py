@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from looped_jax.evaluation.exit_carry import recur_showing
+from looped_jax.evaluation.exit_carry import keeping
 from looped_jax.generation import caches
-from looped_jax.generation.decoding import decode, prefill, start
+from looped_jax.generation.decoding import decode, prefill
+from looped_jax.model.cache import KeysValues
+from looped_jax.model.frozen import FrozenModel
 from looped_jax.model.lm import LoopedLM
 from tests.model.tiny import INJECTIONS, READOUT, SANDWICH, random_params, tiny, with_injection
 
@@ -41,13 +43,9 @@ def row_keys(rows=3):
 @functools.lru_cache(maxsize=8)
 def uncached_fn(model):
     def run(params, tokens_BT, keys_B, recurrences):
-        lm, variables = LoopedLM(model), {"params": params}
-        input_BTD = lm.apply(
-            variables, lm.apply(variables, tokens_BT, method="embed"), method="prelude"
-        )
-        places = jnp.broadcast_to(jnp.arange(tokens_BT.shape[1]), tokens_BT.shape)
-        state = start(model, params, input_BTD, places, keys_B)
-        return lm.apply(variables, tokens_BT, recurrences, state)
+        frozen = FrozenModel(model, params)
+        state = frozen.initial_state(frozen.prelude(frozen.embed(tokens_BT)), keys_B=keys_B)
+        return LoopedLM(model).apply({"params": params}, tokens_BT, recurrences, state)
 
     return jax.jit(run)
 
@@ -116,36 +114,23 @@ def test_the_last_recurrence_alone():
     np.testing.assert_allclose(logits, exact[:, length - 1], atol=2e-5)
     logits, _ = decode(model, 1)(params, cache, tokens[:, length], keys, r)
 
-    run = lambda method, *args: LoopedLM(model).apply({"params": params}, *args, method=method)
-    show = jax.jit(functools.partial(recur_showing, model, params))
+    frozen = FrozenModel(model, params)
     seen = tokens[:, : length + 1]
-    input_BTD = run("prelude", run("embed", seen))
-    state = run("initial_state", input_BTD)
+    input_BTD = frozen.prelude(frozen.embed(seen))
+    state = frozen.initial_state(input_BTD)
     nobody = jnp.zeros(seen.shape, bool)
-    shown = jnp.zeros((model.core_layers, *input_BTD.shape), input_BTD.dtype)
+    empty = jnp.zeros((1, model.core_layers, 1, model.heads, length + 1, model.head_dim))
+    shown = KeysValues(empty, empty)
     for index in range(R):  # the prompt, all tokens together
-        state, shown = show(state, input_BTD, jnp.int32(index), nobody, shown)
+        state, shown = frozen.recur(state, input_BTD, index, keeping(shown, nobody))
     earlier = nobody.at[:, :length].set(True)
-    settled, state = state, run("initial_state", input_BTD)
+    settled, state = state, frozen.initial_state(input_BTD)
     for index in range(R):  # the new token, against what the last recurrence showed
-        state, shown = show(state, input_BTD, jnp.int32(index), earlier, shown)
+        state, shown = frozen.recur(state, input_BTD, index, keeping(shown, earlier))
     state = jnp.where(earlier[..., None], settled, state)
-    expected = run("readout", run("coda", state))[:, length]
+    expected = frozen.readout(frozen.coda(state))[:, length]
     np.testing.assert_allclose(logits, expected, atol=2e-5)
     assert np.abs(np.asarray(expected - exact[:, length])).max() > 1e-2
-
-
-def test_noise_depends_on_key_and_place_alone():
-    model = tiny(**SANDWICH)
-    params, keys = random_params(model), row_keys(2)
-    x = jnp.zeros((2, 4, model.width))
-    places = jnp.array([[0, 1, 2, 3], [2, 3, 4, 5]])
-    noise = start(model, params, x, places, keys)
-    alone = start(model, params, x[1:, :1], places[1:, 2:3], keys[1:])
-    np.testing.assert_array_equal(noise[1, 2], alone[0, 0])
-    other = start(model, params, x[:1, :1], places[1:, 2:3], keys[:1])
-    assert np.abs(np.asarray(other - alone)).max() > 0.1
-    assert np.std(noise) == pytest.approx(0.4, rel=0.2)
 
 
 @pytest.mark.parametrize(("kind", "slots"), [("every_recurrence", 3), ("last_recurrence", 1)])

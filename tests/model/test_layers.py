@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from looped_jax.model import layers
+from looped_jax.model.attention import causal_attention
 from tests.model.tiny import READOUT, SANDWICH, tiny
 
 B, T, H, d = 2, 8, 2, 16
@@ -49,7 +50,7 @@ def test_attention_equals_its_definition():
         scores = k[b, : t + 1, h] @ q[b, t, h] / d**0.5
         weights = np.exp(scores - scores.max())
         out[b, t, h] = (weights / weights.sum()) @ v[b, : t + 1, h]
-    np.testing.assert_allclose(layers.causal_attention(q, k, v, "xla"), out, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(causal_attention(q, k, v, "xla"), out, rtol=1e-4, atol=1e-5)
 
 
 def test_mlps_equal_their_definitions():
@@ -75,11 +76,10 @@ def test_a_stack_is_its_layers_one_after_the_other(family):
         None if config.positions == "learned" else layers.rotary_angles(config, jnp.arange(T)[None])
     )
     stack = layers.layer_stack(config, 3, deterministic=True, name="stack")
-    params = nn.unbox(stack.init(KEYS[3], x, angles))["params"]
+    params = nn.unbox(stack.init(KEYS[3], (x, None), angles, None, None))["params"]
     y = x
     for i in range(3):
         layer = {"params": jax.tree.map(lambda leaf, i=i: leaf[i], params)}
-        y = layers.Layer(config).apply(layer, y, angles)[0]
-    np.testing.assert_allclose(
-        stack.apply({"params": params}, x, angles)[0], y, rtol=1e-5, atol=1e-5
-    )
+        y = layers.Layer(config).apply(layer, (y, None), angles)[0][0]
+    run = lambda stack: layers.run_stack(stack, 3, x, angles, None)
+    np.testing.assert_allclose(nn.apply(run, stack)({"params": params}), y, rtol=1e-5, atol=1e-5)
