@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from looped_jax.model import cache
 from looped_jax.model.cache import KeysValues
 from looped_jax.model.config import ModelConfig
 
@@ -41,30 +42,16 @@ def count_slots(kind: str, recurrences: int) -> int:
     return recurrences if kind == "every_recurrence" else 1
 
 
-def shapes(model: ModelConfig, slots: int, batch: int, capacity: int) -> dict[str, tuple[int, ...]]:
-    """Shape of the keys (and of the values) of each stack; see `model.cache`."""
-    layers = {
-        "prelude": (1, model.prelude_layers),
-        "core": (slots, model.core_layers),
-        "coda": (1, model.coda_layers),
-    }
-    entry = (batch, model.heads, capacity, model.head_dim)
-    return {stack: (*count, *entry) for stack, count in layers.items()}
-
-
 def empty(model: ModelConfig, slots: int, batch: int, capacity: int) -> Cache:
     """A cache that holds no token yet."""
-    zeros = lambda shape: jnp.zeros(shape, jnp.dtype(model.compute_dtype))
-    stacks = {
-        stack: KeysValues(zeros(shape), zeros(shape))
-        for stack, shape in shapes(model, slots, batch, capacity).items()
-    }
-    return Cache(jnp.zeros(batch, jnp.int32), stacks)
+    return Cache(jnp.zeros(batch, jnp.int32), cache.empty(model, slots, batch, capacity))
 
 
 def count_bytes(model: ModelConfig, slots: int, batch: int, capacity: int) -> int:
     """Memory of the keys and values in bytes."""
-    numbers = sum(math.prod(shape) for shape in shapes(model, slots, batch, capacity).values())
+    numbers = sum(
+        math.prod(shape) for shape in cache.shapes(model, slots, batch, capacity).values()
+    )
     return 2 * numbers * jnp.dtype(model.compute_dtype).itemsize
 
 

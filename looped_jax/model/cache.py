@@ -10,7 +10,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from looped_jax.model.attention import Attend, Context, attention_at, causal_attention
+from looped_jax.model.attention import Context, attention_at, causal_attention
+from looped_jax.model.config import ModelConfig
 
 Array = jax.Array
 
@@ -20,6 +21,26 @@ class KeysValues(NamedTuple):
 
     key: Array
     value: Array
+
+
+def shapes(
+    model: ModelConfig, recurrences: int, batch: int, capacity: int
+) -> dict[str, tuple[int, ...]]:
+    """Shape of the keys, and of the values, of each stack; one without layers has no entries."""
+    layers = {
+        "prelude": (1, model.prelude_layers),
+        "core": (recurrences, model.core_layers),
+        "coda": (1, model.coda_layers),
+    }
+    entry = (batch, model.heads, capacity, model.head_dim)
+    return {stack: (*count, *entry) for stack, count in layers.items()}
+
+
+def empty(model: ModelConfig, recurrences: int, batch: int, capacity: int) -> dict[str, KeysValues]:
+    """Room for so many tokens of so many recurrences, of "prelude", "core" and "coda"."""
+    zeros = lambda shape: jnp.zeros(shape, jnp.dtype(model.compute_dtype))
+    of_stacks = shapes(model, recurrences, batch, capacity)
+    return {stack: KeysValues(zeros(shape), zeros(shape)) for stack, shape in of_stacks.items()}
 
 
 def recording(cache: KeysValues, recurrence: Array | int, length: int, kernel: str) -> Context:
@@ -42,49 +63,34 @@ def recording(cache: KeysValues, recurrence: Array | int, length: int, kernel: s
     return Context(jnp.arange(length)[None], attend, cache)
 
 
-def appending(cache: KeysValues, recurrence: Array, position_B: Array) -> Context:
+def appending(
+    cache: KeysValues, recurrence: Array, position_B: Array, row_B: Array | None = None
+) -> Context:
     """One token a row, at these positions, which attends to the cache and leaves its entry there.
 
     Args:
-      recurrence: the recurrence of all rows' entries, a scalar, or (B,) one for each row. A row
-        beyond the cache's last recurrence leaves nothing; it attends to the last.
+      recurrence: of all entries, a scalar, or (B,) one for each row.
+      row_B: rows of the cache that the rows of the call are; None for all in their order. One
+        beyond the cache (its row or its recurrence) leaves nothing, and its result means nothing.
     """
-    attend = _append_one if jnp.ndim(recurrence) == 0 else _append_each
-    return Context(position_B[:, None], attend(recurrence, position_B), cache)
-
-
-def _append_one(recurrence: Array, position_B: Array) -> Attend:
-    """All rows in the same recurrence: their part of the cache is read without a gather."""
+    together = jnp.ndim(recurrence) == 0 and row_B is None
+    rows = jnp.arange(position_B.shape[0]) if row_B is None else row_B
 
     def attend(layer, q_B1Hd, k_B1Hd, v_B1Hd, cache):
-        row_B = jnp.arange(position_B.shape[0])
-        put = lambda entries, new: entries.at[recurrence, layer, row_B, :, position_B].set(
-            new[:, 0].astype(entries.dtype), mode="drop"
-        )
+        def put(entries: Array, new_B1Hd: Array) -> Array:
+            at = entries.at[recurrence, layer, rows, :, position_B]
+            return at.set(new_B1Hd[:, 0].astype(entries.dtype), mode="drop")
+
+        def take(entries: Array) -> Array:
+            if not together:
+                return entries.at[recurrence, layer, rows].get(mode="clip")
+            # Rows in the same recurrence lie together: no gather.
+            start, size = (recurrence, layer, 0, 0, 0, 0), (1, 1, *entries.shape[2:])
+            return jax.lax.dynamic_slice(entries, start, size)[0, 0]
+
         kept = KeysValues(put(cache.key, k_B1Hd), put(cache.value, v_B1Hd))
-        take = lambda entries: jax.lax.dynamic_slice(
-            entries, (recurrence, layer, 0, 0, 0, 0), (1, 1, *entries.shape[2:])
-        )[0, 0]
-        return _attend_to(q_B1Hd, take(kept.key), take(kept.value), position_B), kept
+        q_BH1d = jnp.swapaxes(q_B1Hd, 1, 2)
+        mixed = attention_at(q_BH1d, take(kept.key), take(kept.value), position_B[:, None])
+        return jnp.swapaxes(mixed, 1, 2), kept
 
-    return attend
-
-
-def _append_each(recurrence_B: Array, position_B: Array) -> Attend:
-    """Rows in recurrences of their own."""
-
-    def attend(layer, q_B1Hd, k_B1Hd, v_B1Hd, cache):
-        row_B = jnp.arange(position_B.shape[0])
-        put = lambda entries, new: entries.at[recurrence_B, layer, row_B, :, position_B].set(
-            new[:, 0].astype(entries.dtype), mode="drop"
-        )
-        kept = KeysValues(put(cache.key, k_B1Hd), put(cache.value, v_B1Hd))
-        take = lambda entries: entries.at[recurrence_B, layer, row_B].get(mode="clip")
-        return _attend_to(q_B1Hd, take(kept.key), take(kept.value), position_B), kept
-
-    return attend
-
-
-def _attend_to(q_B1Hd: Array, k_BHSd: Array, v_BHSd: Array, position_B: Array) -> Array:
-    mixed = attention_at(jnp.swapaxes(q_B1Hd, 1, 2), k_BHSd, v_BHSd, position_B[:, None])
-    return jnp.swapaxes(mixed, 1, 2)
+    return Context(position_B[:, None], attend, cache)
