@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 from launch.study import PlannedRun
-from looped_jax.training.run_folder import State
+from looped_jax.run_folder import State
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from launch.backend import Ended
 from launch.local import OUTPUT, last_lines
 from launch.snapshot import Snapshot, snapshot
 from launch.study import PlannedRun, Study
-from looped_jax.training.progress import format_count, format_seconds
+from looped_jax.progress import format_count, format_seconds
 
 PLAIN_SECONDS = 15.0
 LIVE_SECONDS = 0.5

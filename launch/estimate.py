@@ -7,7 +7,7 @@ from launch.machine import this_machine
 from launch.snapshot import Snapshot, snapshot
 from launch.study import PlannedRun, Study
 from launch.table import planned_table
-from looped_jax.training.progress import format_seconds
+from looped_jax.progress import format_seconds
 
 # What training reaches of a machine's matrix rate, before a run has told.
 ASSUMED_SHARE = 0.2

@@ -21,11 +21,11 @@ from rich.console import Console
 from launch.local import OUTPUT
 from looped_jax import processes
 from looped_jax.errors import UserError
+from looped_jax.interruption import Interrupted
 from looped_jax.lock import is_locked
-from looped_jax.training.interruption import Interrupted
-from looped_jax.training.progress import Display
+from looped_jax.progress import Display
+from looped_jax.run_folder import RunFolder, State
 from looped_jax.training.reporting import Diverged
-from looped_jax.training.run_folder import RunFolder, State
 from looped_jax.training.trainer import train
 
 # Whoever held the run before may be about to save a checkpoint and end.

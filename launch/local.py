@@ -17,7 +17,7 @@ from launch.machine import child_environment
 from launch.schedule import Schedule
 from launch.study import PlannedRun
 from looped_jax.errors import UserError
-from looped_jax.training.run_folder import State
+from looped_jax.run_folder import State
 
 OUTPUT = "output.log"  # in a run folder: what the run printed
 READY = b"ready\n"  # the first line of a worker

@@ -27,7 +27,7 @@ from launch.slurm_plans import Submission, plan_submission, read_submissions
 from launch.snapshot import snapshot
 from launch.study import PlannedRun, Study
 from looped_jax.errors import UserError
-from looped_jax.training.run_folder import State
+from looped_jax.run_folder import State
 
 ARRAY_SIZE = 1000  # most jobs of one array that Slurm takes by default
 LEAST_POLL_SECONDS, MOST_POLL_SECONDS = 2.0, 30.0

@@ -17,8 +17,8 @@ from launch.execute import execute, interrupt
 from looped_jax import processes
 from looped_jax.config import resolve_json
 from looped_jax.errors import UserError
-from looped_jax.training.interruption import Interrupted
-from looped_jax.training.run_folder import RunFolder
+from looped_jax.interruption import Interrupted
+from looped_jax.run_folder import RunFolder
 
 TIME_SIGNAL = signal.SIGUSR2
 FAILED_STATUS = 1

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.study import PlannedRun
-from looped_jax.training.run_folder import State
+from looped_jax.run_folder import State
 
 _TAIL_BYTES = 1 << 14
 

@@ -21,7 +21,7 @@ from looped_jax.config import MAY_CHANGE, RunConfig, resolve, to_json
 from looped_jax.errors import UserError
 from looped_jax.files import read_json, sha256_of_json
 from looped_jax.model.accounting import count_parameters
-from looped_jax.training.run_folder import RunFolder
+from looped_jax.run_folder import RunFolder
 
 RUNS = "runs"
 ID_DIGITS = 8

@@ -43,8 +43,8 @@ from launch.table import results_table
 from looped_jax import cli
 from looped_jax.errors import UserError
 from looped_jax.files import writable_folder
+from looped_jax.interruption import StopRequest
 from looped_jax.lock import Held, locked
-from looped_jax.training.interruption import StopRequest
 
 UNFINISHED_STATUS = 1
 # States of runs that a cluster is given; None is a run that never started.

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from launch.snapshot import Snapshot
 from launch.study import PlannedRun
-from looped_jax.training.progress import format_seconds
+from looped_jax.progress import format_seconds
 
 _ABSENT = "–"
 

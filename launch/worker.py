@@ -20,8 +20,8 @@ import jax
 
 from launch.execute import LOCK_SECONDS, execute, interrupt
 from launch.local import READY
-from looped_jax.training.interruption import Interrupted
-from looped_jax.training.run_folder import RunFolder, State
+from looped_jax.interruption import Interrupted
+from looped_jax.run_folder import RunFolder, State
 
 # A worker whose parent has died has so long to save a checkpoint; whoever comes next waits longer.
 LAST_SECONDS = LOCK_SECONDS - 10.0

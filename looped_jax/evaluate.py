@@ -19,17 +19,17 @@ from rich.console import Console
 from looped_jax import cli, parallel
 from looped_jax.config import RunConfig, resolve_json
 from looped_jax.errors import UserError
-from looped_jax.evaluation.exit_carry import CARRIES
-from looped_jax.evaluation.policies import POLICIES
+from looped_jax.evaluation.exits.policies import POLICIES
+from looped_jax.evaluation.exits.running import CARRIES
 from looped_jax.evaluation.settings import EPSILONS, Settings
 from looped_jax.evaluation.suites import SUITES
 from looped_jax.evaluation.trained import Trained
 from looped_jax.files import replacing, writable_folder, write_json
 from looped_jax.inspection import figures, text, views
+from looped_jax.progress import Display
+from looped_jax.run_folder import RunFolder
 from looped_jax.training import state as states
 from looped_jax.training.checkpoints import restore_params
-from looped_jax.training.progress import Display
-from looped_jax.training.run_folder import RunFolder
 from looped_jax.training.trainer import open_data
 
 T = TypeVar("T")

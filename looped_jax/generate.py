@@ -26,9 +26,9 @@ from looped_jax.generation.caches import KINDS
 from looped_jax.generation.generator import Generator, Result
 from looped_jax.generation.sampling import Sampling
 from looped_jax.interchange import origin
+from looped_jax.run_folder import RunFolder
 from looped_jax.training import state as states
 from looped_jax.training.checkpoints import restore_params
-from looped_jax.training.run_folder import RunFolder
 
 ONE_DEVICE = "data:1,fsdp:1,tensor:1"
 

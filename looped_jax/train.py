@@ -22,10 +22,10 @@ from rich.console import Console
 from looped_jax import cli, processes
 from looped_jax.config import resolve
 from looped_jax.errors import UserError
+from looped_jax.interruption import Interrupted
+from looped_jax.progress import Display
 from looped_jax.training.checkpoints import SaveFailed
-from looped_jax.training.interruption import Interrupted
 from looped_jax.training.plan import plan
-from looped_jax.training.progress import Display
 from looped_jax.training.reporting import Diverged
 from looped_jax.training.trainer import train
 

@@ -18,9 +18,9 @@ from looped_jax.errors import UserError
 from looped_jax.evaluation.settings import Settings
 from looped_jax.files import read_json, write_json
 from looped_jax.model.boxes import unboxed
+from looped_jax.progress import Display
+from looped_jax.run_folder import RunFolder, config_digest
 from looped_jax.training.checkpoints import Checkpoints
-from looped_jax.training.progress import Display
-from looped_jax.training.run_folder import RunFolder, config_digest
 from looped_jax.training.state import init_params
 
 QUIET = Display(Console(quiet=True))

@@ -16,6 +16,7 @@ BASE = (
     "looped_jax.config", "looped_jax.errors", "looped_jax.files", "looped_jax.parallel",
     "looped_jax.lock", "looped_jax.processes",
 )  # fmt: skip
+OF_RUNS = ("looped_jax.run_folder", "looped_jax.progress", "looped_jax.interruption")
 
 # Folder or file -> what of ours it may import besides itself; the longest match counts.
 MAY_IMPORT = {
@@ -36,16 +37,14 @@ MAY_IMPORT = {
         "looped_jax.cli", "looped_jax.data", "looped_jax.errors", "looped_jax.files",
         "looped_jax.lock",
     ),
-    # A run ends with its validation loss, and evaluation measures what was trained: beyond
-    # that the two do not know each other.
-    "looped_jax/training": (
-        *BASE, "looped_jax.data", "looped_jax.model", "looped_jax.evaluation.loss",
-    ),
+    "looped_jax/run_folder.py": ("looped_jax.errors", "looped_jax.files", "looped_jax.lock"),
+    "looped_jax/progress.py": (),
+    "looped_jax/interruption.py": ("looped_jax.processes",),
+    "looped_jax/training": (*BASE, *OF_RUNS, "looped_jax.data", "looped_jax.model"),
     "looped_jax/adaptive": (*BASE, "looped_jax.data", "looped_jax.model"),
     "looped_jax/evaluation": (
-        *BASE, "looped_jax.adaptive", "looped_jax.data", "looped_jax.model",
-        "looped_jax.training.losses", "looped_jax.training.progress",
-        "looped_jax.training.run_folder",
+        *BASE, *OF_RUNS, "looped_jax.adaptive", "looped_jax.data", "looped_jax.model",
+        "looped_jax.training.losses", "looped_jax.training.validation",
     ),
     "looped_jax/generation": ("looped_jax.data", "looped_jax.errors", "looped_jax.model"),
     "looped_jax/inspection": (

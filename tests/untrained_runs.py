@@ -9,8 +9,8 @@ from ml_collections import ConfigDict
 from looped_jax.config import resolve, to_json
 from looped_jax.data.shards import TokenData
 from looped_jax.model.boxes import unboxed
+from looped_jax.run_folder import RunFolder
 from looped_jax.training.checkpoints import Checkpoints
-from looped_jax.training.run_folder import RunFolder
 from looped_jax.training.state import init_params
 
 

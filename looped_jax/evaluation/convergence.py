@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 
 from looped_jax.evaluation import depth
-from looped_jax.evaluation.intervals import Bootstrap, Estimate, estimate, estimates
-from looped_jax.evaluation.tables import list_column, write_parquet
-from looped_jax.evaluation.text import ScoredText, score, training_counts
-from looped_jax.evaluation.token_types import TYPES, token_types
+from looped_jax.evaluation.scored.bootstrap import Bootstrap, Estimate, estimate, estimates
+from looped_jax.evaluation.scored.tables import list_column, write_parquet
+from looped_jax.evaluation.scored.token_types import TYPES, token_types
+from looped_jax.evaluation.scored.trajectory import Loops, loop_scorer
+from looped_jax.evaluation.scored.windows import ScoredText, score, training_counts
 from looped_jax.evaluation.trained import Trained
-from looped_jax.evaluation.trajectory import Loops, loop_scorer
 
 TABLE = "convergence.parquet"
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from looped_jax.evaluation.intervals import Bootstrap, Estimate, estimates
-from looped_jax.evaluation.text import score
+from looped_jax.evaluation.scored.bootstrap import Bootstrap, Estimate, estimates
+from looped_jax.evaluation.scored.trajectory import depth_scorer
+from looped_jax.evaluation.scored.windows import score
 from looped_jax.evaluation.trained import Trained
-from looped_jax.evaluation.trajectory import depth_scorer
 
 # A model is saturated at the first depth that has this share of what depth brings in all.
 SATURATION_SHARE = 0.99

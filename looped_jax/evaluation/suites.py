@@ -5,10 +5,10 @@ from typing import Any
 
 from looped_jax.evaluation.convergence import convergence_suite
 from looped_jax.evaluation.depth import depth_suite
-from looped_jax.evaluation.exits import exits_suite
-from looped_jax.evaluation.loss import validation_loss_of_run
-from looped_jax.evaluation.readout import readout_suite
+from looped_jax.evaluation.exits.suite import exits_suite
+from looped_jax.evaluation.readout.suite import readout_suite
 from looped_jax.evaluation.trained import Trained
+from looped_jax.training.validation import validation_loss_of_run
 
 # A suite returns its part of summary.json; larger tables it writes into the run folder itself.
 Suite = Callable[[Trained], dict[str, Any]]

@@ -8,8 +8,8 @@ from jax.sharding import Mesh
 from looped_jax.config import RunConfig
 from looped_jax.data.shards import TokenData
 from looped_jax.evaluation.settings import Settings
-from looped_jax.training.progress import Display
-from looped_jax.training.run_folder import RunFolder
+from looped_jax.progress import Display
+from looped_jax.run_folder import RunFolder
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,11 +11,11 @@ import pandas as pd
 from jax.sharding import Mesh
 
 from looped_jax import parallel
-from looped_jax.evaluation import scale
-from looped_jax.evaluation.intervals import Bootstrap, Estimate, estimate
-from looped_jax.evaluation.text import ScoredText, score
+from looped_jax.evaluation.scored import radial
+from looped_jax.evaluation.scored.bootstrap import Bootstrap, Estimate, estimate
+from looped_jax.evaluation.scored.trajectory import distributions, unroll
+from looped_jax.evaluation.scored.windows import ScoredText, score
 from looped_jax.evaluation.trained import Trained
-from looped_jax.evaluation.trajectory import distributions, unroll
 from looped_jax.generation.generator import Generator, Result
 from looped_jax.generation.sampling import Sampling
 from looped_jax.inspection.matrices import matrix_table
@@ -169,7 +169,7 @@ def _scorer(model: ModelConfig, recurrences: int, chunk: int, mesh: Mesh) -> Cal
     """The compiled (params, tokens (B, T + 1), mask) -> ({name: (R, B, T)}, mask)."""
 
     def run(params, tokens_BT, mask_BT):
-        observe = lambda state: {"norm": scale.norm(scale.full_precision(state))}
+        observe = lambda state: {"norm": radial.norm(radial.full_precision(state))}
         h_RBTD, seen = unroll(model, params, tokens_BT[:, :-1], recurrences, observe)
         outputs = distributions(model, params, h_RBTD, tokens_BT[:, 1:], chunk)
         return {"nats": outputs["nats"], "kl": outputs["kl"], "norm": seen["norm"]}, mask_BT

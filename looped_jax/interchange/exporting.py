@@ -16,9 +16,9 @@ from looped_jax.errors import UserError
 from looped_jax.files import UNFINISHED, write_json
 from looped_jax.interchange import origin, safetensors_files
 from looped_jax.interchange.importing import EXPORT_CONFIG, OURS
+from looped_jax.run_folder import RunFolder
 from looped_jax.training import state as states
 from looped_jax.training.checkpoints import restore_params
-from looped_jax.training.run_folder import RunFolder
 
 
 def export_run(

@@ -22,8 +22,8 @@ from looped_jax.interchange import huginn, looped_lm_scaling, origin, readout
 from looped_jax.interchange.tensors import Tensors, open_tensors
 from looped_jax.model.accounting import abstract_parameters, count_parameters
 from looped_jax.model.config import ModelConfig
+from looped_jax.run_folder import RunFolder
 from looped_jax.training.checkpoints import Checkpoints
-from looped_jax.training.run_folder import RunFolder
 
 OURS = "looped_jax"
 PUBLISHED = {module.NAME: module for module in (looped_lm_scaling, huginn, readout)}

@@ -17,13 +17,13 @@ from looped_jax.config import MAY_CHANGE, RunConfig, resolve, to_json
 from looped_jax.data.pipeline import count_train_windows, train_batches
 from looped_jax.data.shards import TokenData
 from looped_jax.errors import UserError
-from looped_jax.evaluation.loss import ValidationLoss, validation_loss_of_run
+from looped_jax.interruption import Interrupted, StopRequest
 from looped_jax.model.accounting import count_parameters
+from looped_jax.progress import Display, Progress
+from looped_jax.run_folder import RunFolder, State
 from looped_jax.training import state as states
 from looped_jax.training.checkpoints import Checkpoints, Resume
-from looped_jax.training.interruption import Interrupted, StopRequest
 from looped_jax.training.optimizer import Schedule
-from looped_jax.training.progress import Display, Progress
 from looped_jax.training.reporting import (
     Clock,
     DeferredMetrics,
@@ -32,8 +32,8 @@ from looped_jax.training.reporting import (
     NoMetrics,
     last_line_with,
 )
-from looped_jax.training.run_folder import RunFolder, State
 from looped_jax.training.step import train_step
+from looped_jax.training.validation import ValidationLoss, validation_loss_of_run
 
 # Bytes of data from which on reading them takes more than some seconds.
 LONG_TO_READ = 2e9

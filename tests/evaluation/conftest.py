@@ -18,8 +18,8 @@ from looped_jax.data.shards import TokenData
 from looped_jax.evaluation.settings import Settings
 from looped_jax.evaluation.trained import Trained
 from looped_jax.model.config import ModelConfig
-from looped_jax.training.progress import Display
-from looped_jax.training.run_folder import RunFolder
+from looped_jax.progress import Display
+from looped_jax.run_folder import RunFolder
 from tests.model.tiny import SANDWICH, random_params, tiny
 
 T = 8

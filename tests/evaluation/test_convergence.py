@@ -11,8 +11,8 @@ from looped_jax.evaluation.convergence import (
     settled,
     settling_loop,
 )
-from looped_jax.evaluation.intervals import Bootstrap
-from looped_jax.evaluation.text import ScoredText
+from looped_jax.evaluation.scored.bootstrap import Bootstrap
+from looped_jax.evaluation.scored.windows import ScoredText
 from tests.evaluation.conftest import elastic
 
 

@@ -7,7 +7,7 @@ import pytest
 from configs import elastic_depth
 from looped_jax.config import resolve
 from looped_jax.errors import UserError
-from looped_jax.evaluation.exits import choose_carries
+from looped_jax.evaluation.exits.suite import choose_carries
 from looped_jax.evaluation.settings import Settings
 from tests.evaluation.conftest import run_of
 from tests.model.tiny import tiny, with_injection

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from looped_jax.evaluation.exit_carry import keeping
+from looped_jax.evaluation.exits.running import keeping
 from looped_jax.generation import caches
 from looped_jax.generation.decoding import decode, prefill
 from looped_jax.model.cache import KeysValues

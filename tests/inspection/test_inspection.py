@@ -12,16 +12,16 @@ from rich.console import Console
 from looped_jax import evaluate as command
 from looped_jax import generate
 from looped_jax.config import resolve
+from looped_jax.evaluation.scored.trajectory import loop_scorer
+from looped_jax.evaluation.scored.windows import score
 from looped_jax.evaluation.settings import Settings
-from looped_jax.evaluation.text import score
-from looped_jax.evaluation.trajectory import loop_scorer
 from looped_jax.files import read_json
 from looped_jax.generation.sampling import Sampling
 from looped_jax.inspection import figures, text, views
 from looped_jax.inspection.matrices import matrices, matrix_table
 from looped_jax.model.accounting import abstract_parameters, count_parameters
 from looped_jax.model.lm import LoopedLM
-from looped_jax.training.progress import Display
+from looped_jax.progress import Display
 from tests.model.tiny import READOUT, SANDWICH, random_params, tiny, with_injection
 from tests.tiny_runs import tiny_config
 from tests.untrained_runs import write_untrained_run

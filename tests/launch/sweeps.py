@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from looped_jax.training.run_folder import RunFolder
+from looped_jax.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
 TINY = Path(__file__).with_name("tiny_study.py")

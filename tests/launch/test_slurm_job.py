@@ -7,8 +7,8 @@ import pytest
 from launch import slurm_job
 from launch.slurm_job import TIME_SIGNAL, run_group
 from launch.study import load_study
-from looped_jax.training.interruption import Interrupted
-from looped_jax.training.run_folder import RunFolder
+from looped_jax.interruption import Interrupted
+from looped_jax.run_folder import RunFolder
 from tests.launch.sweeps import PLANNED
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from looped_jax.data import sources
 from looped_jax.data.prepare import prepare
-from looped_jax.training.run_folder import RunFolder
+from looped_jax.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
 STEPS = 400

@@ -18,11 +18,11 @@ from rich.console import Console
 
 from looped_jax.data.prepare import prepare
 from looped_jax.errors import UserError
+from looped_jax.interruption import Interrupted
+from looped_jax.progress import Display
+from looped_jax.run_folder import RunFolder
 from looped_jax.training import trainer
-from looped_jax.training.interruption import Interrupted
-from looped_jax.training.progress import Display
 from looped_jax.training.reporting import Diverged
-from looped_jax.training.run_folder import RunFolder
 from tests.tiny_runs import tiny_config
 from tests.training import faults
 
@@ -227,7 +227,8 @@ COMMAND = """
 import os, signal, sys
 from pathlib import Path
 from looped_jax import cli, train
-from looped_jax.training import checkpoint_files, checkpoints, reporting, run_folder
+from looped_jax import run_folder
+from looped_jax.training import checkpoint_files, checkpoints, reporting
 from tests.training import faults
 moment = sys.argv.pop(1)
 die = lambda *args, **kwargs: os.kill(os.getpid(), signal.SIGKILL)

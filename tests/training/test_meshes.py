@@ -5,7 +5,7 @@ import json
 import pytest
 from rich.console import Console
 
-from looped_jax.training.progress import Display
+from looped_jax.progress import Display
 from looped_jax.training.trainer import train
 from tests.tiny_runs import tiny_config
 

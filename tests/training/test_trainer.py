@@ -11,13 +11,12 @@ import pytest
 from rich.console import Console
 
 from looped_jax.errors import UserError
-from looped_jax.evaluation import loss
+from looped_jax.interruption import Interrupted
+from looped_jax.progress import Display
+from looped_jax.run_folder import RunFolder
 from looped_jax.training import step as steps
-from looped_jax.training import trainer
-from looped_jax.training.interruption import Interrupted
-from looped_jax.training.progress import Display
+from looped_jax.training import trainer, validation
 from looped_jax.training.reporting import Diverged
-from looped_jax.training.run_folder import RunFolder
 from tests.tiny_runs import tiny_config
 
 ROOT = Path(__file__).parents[2]
@@ -146,7 +145,7 @@ TERM = signal.SIGTERM
         (interrupt(trainer.parallel, "check_batch", signal.SIGINT), "SIGINT before training began"),
         # Validation after steps 5 and 10, and at the end; of four batches each.
         (interrupt(trainer, "validation_loss_of_run", TERM), "SIGTERM after step 5"),
-        (interrupt(loss, "window_scorer", TERM, at=2), "SIGTERM after step 10"),
+        (interrupt(validation, "window_scorer", TERM, at=2), "SIGTERM after step 10"),
         (interrupt(trainer, "validation_loss_of_run", TERM, at=3), "SIGTERM after step 12"),
     ],
 )  # fmt: skip

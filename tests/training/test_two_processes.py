@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from looped_jax.training.progress import Display
-from looped_jax.training.run_folder import RunFolder
+from looped_jax.progress import Display
+from looped_jax.run_folder import RunFolder
 from looped_jax.training.trainer import train
 from tests.tiny_runs import tiny_config
 

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from looped_jax.evaluation.text import count_windows, score, training_counts
+from looped_jax.evaluation.scored.windows import count_windows, score, training_counts
 from tests.evaluation.conftest import T, elastic
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from looped_jax.evaluation.intervals import Bootstrap
-from looped_jax.evaluation.norms import distribution, quantile, tail_index
-from looped_jax.evaluation.text import ScoredText
+from looped_jax.evaluation.readout.tails import distribution, quantile, tail_index
+from looped_jax.evaluation.scored.bootstrap import Bootstrap
+from looped_jax.evaluation.scored.windows import ScoredText
 
 
 def text_of(units, per_unit):

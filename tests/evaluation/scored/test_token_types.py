@@ -2,7 +2,7 @@
 
 import pytest
 
-from looped_jax.evaluation.token_types import TYPES, token_type, token_types
+from looped_jax.evaluation.scored.token_types import TYPES, token_type, token_types
 
 
 @pytest.mark.parametrize(

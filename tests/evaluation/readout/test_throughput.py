@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from looped_jax.evaluation import throughput as module
-from looped_jax.evaluation.throughput import throughput, timed
+from looped_jax.evaluation.readout import throughput as module
+from looped_jax.evaluation.readout.throughput import throughput, timed
 from looped_jax.model.accounting import forward_flops_per_token
 from tests.evaluation.conftest import T, elastic
 

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from looped_jax.evaluation.loss import window_scorer
-from looped_jax.evaluation.text import count_windows, run_batches
+from looped_jax.evaluation.scored.windows import count_windows, run_batches
 from looped_jax.evaluation.trained import Trained
 from looped_jax.model.accounting import forward_flops_per_token
+from looped_jax.training.validation import window_scorer
 
 WARM_UPS = 2
 REPEATS = 7

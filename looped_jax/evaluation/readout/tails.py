@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from looped_jax.evaluation.intervals import Bootstrap, Estimate, estimates
+from looped_jax.evaluation.scored.bootstrap import Bootstrap, Estimate, estimates
 
 # The tokens that count as the tail; over them the tail index is estimated.
 TAIL_SHARE = 0.05

@@ -2,7 +2,7 @@
 
 A policy looks at one number of a token after each loop and lets it exit at the first loop at which
 that number is at most a threshold; at the last loop every token exits. A new policy is a row of
-POLICIES, and a new number a field of `signals_of` here and a case of `exit_carry.observe`.
+POLICIES, and a new number a field of `signals_of` here and a case of `running.observe`.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from looped_jax.errors import UserError
-from looped_jax.evaluation.trajectory import Loops
+from looped_jax.evaluation.scored.trajectory import Loops
 from looped_jax.model import accounting
 from looped_jax.model.config import ModelConfig
 

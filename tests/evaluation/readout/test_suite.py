@@ -11,11 +11,13 @@ import pytest
 
 from looped_jax.config import LossConfig
 from looped_jax.errors import UserError
-from looped_jax.evaluation import readout, scale, throughput
-from looped_jax.evaluation.intervals import Bootstrap
-from looped_jax.evaluation.readout import check_loops, radial_fraction, readout_suite
-from looped_jax.evaluation.readout_scorer import Gradient, Loop, objective_gradients
-from looped_jax.evaluation.text import ScoredText
+from looped_jax.evaluation.readout import suite as module
+from looped_jax.evaluation.readout import throughput
+from looped_jax.evaluation.readout.scorer import Gradient, Loop, objective_gradients
+from looped_jax.evaluation.readout.suite import check_loops, radial_fraction, readout_suite
+from looped_jax.evaluation.scored import radial
+from looped_jax.evaluation.scored.bootstrap import Bootstrap
+from looped_jax.evaluation.scored.windows import ScoredText
 from looped_jax.model.frozen import FrozenModel
 from tests.evaluation.conftest import elastic, run_of, some_tokens
 from tests.model.tiny import READOUT, random_params, tiny
@@ -39,7 +41,7 @@ def free(loop, R):
 
 
 def fraction(gradient, states):
-    cosine = scale.inner(gradient, states) / (scale.norm(gradient) * scale.norm(states))
+    cosine = radial.inner(gradient, states) / (radial.norm(gradient) * radial.norm(states))
     return np.abs(np.asarray(cosine))
 
 
@@ -114,15 +116,15 @@ def test_interventions_reach_every_loop_after_the_first():
     model = family()
     loop, _ = loop_of(model)
     states = free(loop, 5)
-    held = loop.states(5, lambda _old, new, size: scale.rescaled(new, size))
+    held = loop.states(5, lambda _old, new, size: radial.rescaled(new, size))
     np.testing.assert_array_equal(held[0], states[0])
     norms = np.linalg.norm(held, axis=-1)
     np.testing.assert_allclose(norms, np.broadcast_to(norms[0], norms.shape), rtol=1e-5)
     free_second = loop.recur(held[0], 1)
-    assert scale.update(free_second, held[1]).angle.max() < 1e-3  # only its size has changed
-    straight = loop.states(5, lambda old, new, _size: scale.without_radial_update(old, new))
+    assert radial.update(free_second, held[1]).angle.max() < 1e-3  # only its size has changed
+    straight = loop.states(5, lambda old, new, _size: radial.without_radial_update(old, new))
     for old, new in itertools.pairwise(straight):
-        part = scale.update(old, new)
+        part = radial.update(old, new)
         np.testing.assert_allclose(part.radial / part.tangential, 0, atol=1e-4)
 
 
@@ -130,7 +132,7 @@ def test_a_pre_norm_stack_obeys_the_expansion_at_large_scale():
     """The radial step is constant and the angular step as 1 / s where the state is large."""
     model = family()
     loop, _ = loop_of(model)
-    big = scale.rescaled(loop.recur(loop.start, 0), jnp.full((2, 8), 300.0))
+    big = radial.rescaled(loop.recur(loop.start, 0), jnp.full((2, 8), 300.0))
     found = loop.probe(big)
     np.testing.assert_allclose(found.radial[-1], found.radial[-2], rtol=0.05, atol=0.01)
     product = np.asarray(found.angle * found.size)
@@ -216,7 +218,7 @@ def test_loops_reach_the_trained_depth():
 
 def test_conditions_name_what_varies():
     run = run_of(family(readout_norm="none", state_norm="every"))
-    found = readout.condition(run)
+    found = module.condition(run)
     assert (found["readout_norm"], found["state_norm"], found["supervision"]) == (
         "none", "every", "last",
     )  # fmt: skip

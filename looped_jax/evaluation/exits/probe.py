@@ -18,9 +18,9 @@ from scipy.special import expit
 from scipy.stats import rankdata
 
 from looped_jax import parallel
-from looped_jax.evaluation.text import run_batches
+from looped_jax.evaluation.scored.trajectory import each_token, unroll
+from looped_jax.evaluation.scored.windows import run_batches
 from looped_jax.evaluation.trained import Trained
-from looped_jax.evaluation.trajectory import each_token, unroll
 from looped_jax.model.config import ModelConfig
 
 EXAMPLES = 1 << 15  # pairs of token and loop that the probe is fitted on

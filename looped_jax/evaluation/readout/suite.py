@@ -1,8 +1,8 @@
 """What the loss cannot see: the scale of the state, who controls it, and what it costs.
 
 A readout that normalises has no gradient along the state, so a loss behind it leaves the norm to
-the residual loop, which adds to it at every pass (arXiv:2606.24898; looped_jax/evaluation/scale.py
-has the expansion). Loops count from 1, the start is loop 0; losses are in nats.
+the residual loop, which adds to it at every pass (arXiv:2606.24898; scored/radial.py has the
+expansion). Loops count from 1, the start is loop 0; losses are in nats.
 """
 
 import math
@@ -12,13 +12,12 @@ import numpy as np
 
 from looped_jax.config import RunConfig
 from looped_jax.errors import UserError
-from looped_jax.evaluation import scale
-from looped_jax.evaluation.intervals import Bootstrap, estimate, estimates
-from looped_jax.evaluation.norms import distribution
-from looped_jax.evaluation.readout_scorer import SCALE_FACTORS, Gradient, readout_scorer
-from looped_jax.evaluation.scale import Update
-from looped_jax.evaluation.text import score
-from looped_jax.evaluation.throughput import throughput
+from looped_jax.evaluation.readout.scorer import SCALE_FACTORS, Gradient, readout_scorer
+from looped_jax.evaluation.readout.tails import distribution
+from looped_jax.evaluation.readout.throughput import throughput
+from looped_jax.evaluation.scored.bootstrap import Bootstrap, estimate, estimates
+from looped_jax.evaluation.scored.radial import Update, predicted
+from looped_jax.evaluation.scored.windows import score
 from looped_jax.evaluation.trained import Trained
 
 
@@ -27,7 +26,7 @@ def readout_suite(trained: Trained) -> dict[str, Any]:
 
     The summary's part holds aggregates with their intervals over documents or windows:
       condition: how the state was supervised and normalised.  loops: R, trained_loops: K.
-      norm: distribution over tokens of ‖h_i‖, i = 0 … R (see looped_jax/evaluation/norms.py).
+      norm: distribution over tokens of ‖h_i‖, i = 0 … R (see tails.py).
       radial_fraction: ⟨∇_h L, h⟩ / ‖∇_h L‖‖h‖; "immediate": of the loss read from h_i, i = 1 … R;
         "objective": of the training objective, i = 1 … K.
       update: radial and tangential parts of the updates i = 1 … R, and how well they predict the
@@ -136,7 +135,7 @@ def updates(bootstrap: Bootstrap, update: Update, norm_RN: np.ndarray) -> dict[s
     """
     size, radial, tangential, angle = (np.asarray(part, np.float64) for part in update)
     growth = np.asarray(norm_RN, np.float64) - size
-    predicted_norm, predicted_angle = scale.predicted(size, radial, tangential)
+    predicted_norm, predicted_angle = predicted(size, radial, tangential)
     with np.errstate(invalid="ignore", divide="ignore"):
         angle_error = np.abs(predicted_angle - angle) / angle
         growth_error = np.abs(predicted_norm - size - growth) / np.hypot(radial, tangential)

@@ -5,16 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from looped_jax.evaluation.exits import signal_scorer
-from looped_jax.evaluation.policies import argmax_changes
-from looped_jax.evaluation.probe import (
+from looped_jax.evaluation.exits.policies import argmax_changes
+from looped_jax.evaluation.exits.probe import (
     Probe,
     fit_probe,
     logistic_regression,
     pair_sampler,
     ranking_quality,
 )
-from looped_jax.evaluation.text import score
+from looped_jax.evaluation.exits.suite import signal_scorer
+from looped_jax.evaluation.scored.windows import score
 from tests.evaluation.conftest import WHOLE, elastic
 
 R = 4

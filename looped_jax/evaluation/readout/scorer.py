@@ -15,8 +15,8 @@ from jax.sharding import Mesh
 
 from looped_jax import parallel
 from looped_jax.config import LossConfig
-from looped_jax.evaluation import scale
-from looped_jax.evaluation.scale import Update
+from looped_jax.evaluation.scored import radial
+from looped_jax.evaluation.scored.radial import Update
 from looped_jax.model.config import ModelConfig
 from looped_jax.model.frozen import FrozenModel
 from looped_jax.training import losses
@@ -83,13 +83,13 @@ def readout_scorer(
         gradients_R, nats = loop.gradients(states_R)
         K = model.recurrences
         objective_K = objective_gradients(loop, loss, states_R[:K], gradients_R[:K])
-        clamped = lambda _old, new, size: scale.rescaled(new, size)
-        straight = lambda old, new, _size: scale.without_radial_update(old, new)
-        norms = jax.vmap(lambda h: scale.norm(scale.full_precision(h)))
+        clamped = lambda _old, new, size: radial.rescaled(new, size)
+        straight = lambda old, new, _size: radial.without_radial_update(old, new)
+        norms = jax.vmap(lambda h: radial.norm(radial.full_precision(h)))
         measured = Readout(
             nats=nats,
             norm=jnp.concatenate([norms(loop.start[None]), norms(states_R)]),
-            update=jax.lax.map(lambda pair: scale.update(*pair), (before_R, states_R)),
+            update=jax.lax.map(lambda pair: radial.update(*pair), (before_R, states_R)),
             immediate=_gradient(gradients_R, states_R),
             objective=_gradient(objective_K, states_R[:K]),
             rescaled=loop.nats(loop.states(recurrences, clamped)),
@@ -120,7 +120,7 @@ class Loop:
     def states(self, recurrences: int, between: Callable[[Array, Array, Array], Array]) -> Array:
         """States after loops 1 … R, stacked; `between(old, new, ‖h_1‖)` changes those after 1."""
         first = self.recur(self.start, 0)
-        size_BT = scale.norm(scale.full_precision(first))
+        size_BT = radial.norm(radial.full_precision(first))
 
         def step(old, index):
             new = between(old, self.recur(old, index), size_BT)
@@ -152,7 +152,7 @@ class Loop:
                 )  # fmt: skip
 
             # The derivative of a weighted sum by a token's weight is that token's cross-entropy.
-            return jax.grad(total, argnums=(0, 1))(scale.full_precision(state), self._weights_N)
+            return jax.grad(total, argnums=(0, 1))(radial.full_precision(state), self._weights_N)
 
         gradients_R, nats_RN = self._each_loop(read, states_R)
         return gradients_R, nats_RN.reshape(-1, *self._shape)
@@ -161,8 +161,8 @@ class Loop:
         """The update of the same directions at other scales, fields (factors, B, T)."""
 
         def at(factor: Array) -> Update:
-            scaled = (scale.full_precision(state) * factor).astype(state.dtype)
-            return scale.update(scaled, self.recur(scaled, self._model.recurrences - 1))
+            scaled = (radial.full_precision(state) * factor).astype(state.dtype)
+            return radial.update(scaled, self.recur(scaled, self._model.recurrences - 1))
 
         return jax.lax.map(at, jnp.asarray(SCALE_FACTORS, jnp.float32))
 
@@ -196,7 +196,7 @@ def objective_gradients(loop: Loop, loss: LossConfig, states_K: Array, direct_K:
     weights_K = jnp.asarray(weights, jnp.float32).reshape(-1, *(1,) * (states_K.ndim - 1))
     own_K = weights_K * direct_K
     if loss.norm_penalty:
-        h_K = scale.full_precision(states_K)
+        h_K = radial.full_precision(states_K)
         tokens = h_K.shape[-3] * h_K.shape[-2]
         own_K = own_K + (2.0 * loss.norm_penalty * tokens / h_K.size) * h_K
 
@@ -216,7 +216,7 @@ def _gradient(gradients_R: Array, states_R: Array) -> Gradient:
 
     def of_loop(pair: tuple[Array, Array]) -> Gradient:
         gradient, state = pair
-        along = scale.inner(gradient, scale.full_precision(state))
-        return Gradient(along, scale.norm(gradient))
+        along = radial.inner(gradient, radial.full_precision(state))
+        return Gradient(along, radial.norm(gradient))
 
     return jax.lax.map(of_loop, (gradients_R, states_R))

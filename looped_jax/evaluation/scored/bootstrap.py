@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from looped_jax.evaluation.text import ScoredText
+from looped_jax.evaluation.scored.windows import ScoredText
 
 MIN_DOCUMENTS = 20
 

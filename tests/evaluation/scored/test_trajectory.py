@@ -7,10 +7,10 @@ import pytest
 from scipy.special import logsumexp
 
 from looped_jax import parallel
-from looped_jax.evaluation.loss import validation_loss
-from looped_jax.evaluation.text import score
-from looped_jax.evaluation.trajectory import depth_scorer, divergence, loop_scorer
+from looped_jax.evaluation.scored.trajectory import depth_scorer, divergence, loop_scorer
+from looped_jax.evaluation.scored.windows import score
 from looped_jax.model.lm import LoopedLM
+from looped_jax.training.validation import validation_loss
 from tests.evaluation.conftest import WHOLE, elastic, some_tokens
 from tests.model.tiny import random_params, with_injection
 

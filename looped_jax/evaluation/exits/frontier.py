@@ -1,7 +1,7 @@
 """Quality against compute of exits: points with intervals, and comparisons at equal cost or loss.
 
-Everything is resampled together over the units of the text (see intervals.py), so the differences
-between policies are paired.
+Everything is resampled together over the units of the text (see scored/bootstrap.py), so the
+differences between policies are paired.
 """
 
 import dataclasses
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from looped_jax.evaluation.depth import SATURATION_SHARE
-from looped_jax.evaluation.intervals import Bootstrap, estimate
-from looped_jax.evaluation.policies import Policy, costs_per_token, shown_threshold
+from looped_jax.evaluation.exits.policies import Policy, costs_per_token, shown_threshold
+from looped_jax.evaluation.scored.bootstrap import Bootstrap, estimate
 from looped_jax.model.config import ModelConfig
 
 

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from looped_jax.evaluation.exit_carry import exit_scorer, run_with_exits
-from looped_jax.evaluation.policies import POLICIES
-from looped_jax.evaluation.probe import Probe
+from looped_jax.evaluation.exits.policies import POLICIES
+from looped_jax.evaluation.exits.probe import Probe
+from looped_jax.evaluation.exits.running import exit_scorer, run_with_exits
 from looped_jax.model.frozen import FrozenModel
 from looped_jax.model.layers import rotary_angles, rotate
 from looped_jax.model.lm import LoopedLM

@@ -12,7 +12,7 @@ from looped_jax import parallel
 from looped_jax.data.pipeline import validation_batches
 from looped_jax.data.shards import TokenData
 from looped_jax.evaluation.trained import Trained
-from looped_jax.training.progress import Display
+from looped_jax.progress import Display
 
 # So many training tokens are counted for the frequencies of tokens.
 COUNTED_TOKENS = 1 << 24

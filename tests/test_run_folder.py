@@ -13,13 +13,13 @@ import time
 import pytest
 
 from looped_jax.errors import UserError
-from looped_jax.training.run_folder import RunFolder, config_digest
+from looped_jax.run_folder import RunFolder, config_digest
 
 CONFIG = {"seed": 0, "model": {"width": 64, "mesh": [1, 2]}, "logging": {"every": 10}}
 
 HOLDER = """
 import os, sys, time
-from looped_jax.training.run_folder import RunFolder
+from looped_jax.run_folder import RunFolder
 with RunFolder(sys.argv[1]).lock():
     forked = sys.argv[2] == "fork" and os.fork() == 0
     if forked or sys.argv[2] == "plain":

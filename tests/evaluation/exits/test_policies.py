@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from looped_jax.errors import UserError
-from looped_jax.evaluation.policies import (
+from looped_jax.evaluation.exits.policies import (
     POLICIES,
     argmax_changes,
     choose,
@@ -16,7 +16,7 @@ from looped_jax.evaluation.policies import (
     signals_of,
     thresholds_of,
 )
-from looped_jax.evaluation.trajectory import Loops
+from looped_jax.evaluation.scored.trajectory import Loops
 from looped_jax.model import accounting
 from tests.evaluation.conftest import elastic
 

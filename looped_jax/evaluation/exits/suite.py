@@ -12,10 +12,8 @@ from jax.sharding import Mesh
 from looped_jax import parallel
 from looped_jax.errors import UserError
 from looped_jax.evaluation import depth
-from looped_jax.evaluation.exit_carry import CARRIES, Exits, exit_scorer
-from looped_jax.evaluation.frontier import Frontier, Point, flops_of_exits
-from looped_jax.evaluation.intervals import Bootstrap
-from looped_jax.evaluation.policies import (
+from looped_jax.evaluation.exits.frontier import Frontier, Point, flops_of_exits
+from looped_jax.evaluation.exits.policies import (
     Policy,
     argmax_changes,
     choose,
@@ -25,11 +23,13 @@ from looped_jax.evaluation.policies import (
     signals_of,
     thresholds_of,
 )
-from looped_jax.evaluation.probe import FittedProbe, Probe, fit_probe, ranking_quality
-from looped_jax.evaluation.tables import write_parquet
-from looped_jax.evaluation.text import ScoredText, count_windows, score
+from looped_jax.evaluation.exits.probe import FittedProbe, Probe, fit_probe, ranking_quality
+from looped_jax.evaluation.exits.running import CARRIES, Exits, exit_scorer
+from looped_jax.evaluation.scored.bootstrap import Bootstrap
+from looped_jax.evaluation.scored.tables import write_parquet
+from looped_jax.evaluation.scored.trajectory import Loops, distributions, unroll
+from looped_jax.evaluation.scored.windows import ScoredText, count_windows, score
 from looped_jax.evaluation.trained import Trained
-from looped_jax.evaluation.trajectory import Loops, distributions, unroll
 from looped_jax.model.config import ModelConfig
 
 TABLE = "exits.parquet"

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from looped_jax.evaluation.frontier import (
+from looped_jax.evaluation.exits.frontier import (
     Frontier,
     Point,
     cost_of_quality,
     flops_of_exits,
     interpolate,
 )
-from looped_jax.evaluation.intervals import Bootstrap
-from looped_jax.evaluation.policies import POLICIES, costs_per_token
-from looped_jax.evaluation.text import ScoredText
+from looped_jax.evaluation.exits.policies import POLICIES, costs_per_token
+from looped_jax.evaluation.scored.bootstrap import Bootstrap
+from looped_jax.evaluation.scored.windows import ScoredText
 from tests.evaluation.conftest import elastic
 
 MODEL, LENGTH, R = elastic(), 16, 5

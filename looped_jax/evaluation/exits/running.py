@@ -19,9 +19,9 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from looped_jax import parallel
-from looped_jax.evaluation.policies import POLICIES, Policy
-from looped_jax.evaluation.probe import Probe
-from looped_jax.evaluation.trajectory import (
+from looped_jax.evaluation.exits.policies import POLICIES, Policy
+from looped_jax.evaluation.exits.probe import Probe
+from looped_jax.evaluation.scored.trajectory import (
     distributions,
     divergence,
     moved,

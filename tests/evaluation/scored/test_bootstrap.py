@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from looped_jax.evaluation.intervals import Bootstrap, Estimate, estimate
-from looped_jax.evaluation.text import ScoredText
+from looped_jax.evaluation.scored.bootstrap import Bootstrap, Estimate, estimate
+from looped_jax.evaluation.scored.windows import ScoredText
 
 
 def text_of(units, per_unit, documents=1):

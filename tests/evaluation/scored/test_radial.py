@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from looped_jax.evaluation import scale
+from looped_jax.evaluation.scored import radial
 
 RNG = np.random.default_rng(0)
 
@@ -35,8 +35,8 @@ def test_a_scale_invariant_readout_has_no_radial_derivative():
         for normalise in (True, False):
             loss = cross_entropy_of(normalise)
             g = jax.grad(loss)(h)
-            cosine = jnp.abs(scale.inner(g[None], h[None])) / (
-                scale.norm(g[None]) * scale.norm(h[None])
+            cosine = jnp.abs(radial.inner(g[None], h[None])) / (
+                radial.norm(g[None]) * radial.norm(h[None])
             )
             # The derivative by the scale itself, without the gradient.
             by_scale = jax.jvp(lambda a, loss=loss: loss(a * h), (1.0,), (1.0,))[1]
@@ -60,11 +60,11 @@ def test_an_update_that_does_not_see_scale_expands_as_stated():
         for s in (1e2, 2e2, 4e2):
             old = jnp.asarray(s * u)
             new = jnp.asarray(s * u + b)
-            found = scale.update(old, new)
+            found = radial.update(old, new)
             np.testing.assert_allclose(found.size, s)
             np.testing.assert_allclose(found.radial, along, rtol=1e-9)
             np.testing.assert_allclose(found.tangential, across, rtol=1e-9)
-            norm, angle = scale.predicted(found.size, found.radial, found.tangential)
+            norm, angle = radial.predicted(found.size, found.radial, found.tangential)
             left_out.append(
                 (
                     np.max(np.abs(norm - np.linalg.norm(s * u + b, axis=-1))),
@@ -79,18 +79,18 @@ def test_an_update_that_does_not_see_scale_expands_as_stated():
 def test_the_angle_is_that_between_the_states():
     old, new = RNG.standard_normal((2, 3, 8)), RNG.standard_normal((2, 3, 8))
     cosine = np.sum(old * new, -1) / (np.linalg.norm(old, axis=-1) * np.linalg.norm(new, axis=-1))
-    found = scale.update(jnp.float32(old), jnp.float32(new))
+    found = radial.update(jnp.float32(old), jnp.float32(new))
     np.testing.assert_allclose(found.angle, np.arccos(cosine), rtol=1e-5)
     # A step of 1e-5 radians, which the arc cosine of a float32 product cannot tell from 0.
     u = np.float32(unit_vectors())
     v = np.float32(unit_vectors())
     v = v - np.sum(u * v, -1, keepdims=True) * u
-    tiny = scale.update(jnp.asarray(u), jnp.asarray(u + 1e-5 * v))
+    tiny = radial.update(jnp.asarray(u), jnp.asarray(u + 1e-5 * v))
     np.testing.assert_allclose(tiny.angle, 1e-5 * np.linalg.norm(v, axis=-1), rtol=0.02)
 
 
 def test_a_state_of_zero_has_no_direction():
-    found = scale.update(jnp.zeros((1, 1, 4)), jnp.ones((1, 1, 4)))
+    found = radial.update(jnp.zeros((1, 1, 4)), jnp.ones((1, 1, 4)))
     assert found.size == 0
     assert np.isnan([found.radial, found.tangential, found.angle]).all()
 
@@ -99,15 +99,15 @@ def test_a_state_of_zero_has_no_direction():
 def test_interventions(shape):
     """States, and lanes that are one state."""
     old, new = (jnp.float32(RNG.standard_normal(shape)) for _ in range(2))
-    axes = scale.state_axes(old)
+    axes = radial.state_axes(old)
     size = jnp.float32(RNG.uniform(1, 3, (2, 3)))
-    held = scale.rescaled(new, size)
-    np.testing.assert_allclose(scale.norm(held), size, rtol=1e-5)
-    np.testing.assert_allclose(scale.update(new, held).angle, 0, atol=1e-3)
-    straight = scale.without_radial_update(old, new)
+    held = radial.rescaled(new, size)
+    np.testing.assert_allclose(radial.norm(held), size, rtol=1e-5)
+    np.testing.assert_allclose(radial.update(new, held).angle, 0, atol=1e-3)
+    straight = radial.without_radial_update(old, new)
     np.testing.assert_allclose(np.sum((straight - old) * old, axes), 0, atol=1e-5)
     np.testing.assert_allclose(
-        scale.update(old, straight).tangential, scale.update(old, new).tangential, rtol=1e-4
+        radial.update(old, straight).tangential, radial.update(old, new).tangential, rtol=1e-4
     )
     zero = jnp.zeros(shape, jnp.float32)
-    np.testing.assert_array_equal(scale.rescaled(zero, size), zero)
+    np.testing.assert_array_equal(radial.rescaled(zero, size), zero)

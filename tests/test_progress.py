@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from looped_jax.training.progress import Display, format_count, format_seconds
+from looped_jax.progress import Display, format_count, format_seconds
 
 
 class FakeTime:

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from looped_jax.errors import UserError
-from looped_jax.evaluation.exits import exits_suite, split
+from looped_jax.evaluation.exits.suite import exits_suite, split
 from tests.evaluation.conftest import elastic
 
 

@@ -14,8 +14,8 @@ from jax.sharding import Mesh
 
 from looped_jax import parallel
 from looped_jax.adaptive.signals import divergence
-from looped_jax.evaluation.scale import expand
-from looped_jax.evaluation.scale import norm as state_norm
+from looped_jax.evaluation.scored.radial import expand
+from looped_jax.evaluation.scored.radial import norm as state_norm
 from looped_jax.model.config import ModelConfig
 from looped_jax.model.frozen import FrozenModel
 

@@ -1,0 +1,1 @@
+"""What the readout sees of the state, and what the loss cannot."""
