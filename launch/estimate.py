@@ -18,21 +18,26 @@ def describe_plan(study: Study, at_once: int, local: bool, flops_per_second: flo
 
     Args:
       at_once: how many runs can go on at once.
-      local: whether they would share this machine, or have one each like it.
+      local: whether they would share this machine.
       flops_per_second: training rate of one run; None for that of the finished runs or, if there
-        are none, a guess from this machine.
+        are none, a guess from this machine. What other machines reach is not guessed.
     """
     states = {run.name: snapshot(run) for run in study.runs}
     rate, origin = flops_per_second, "given"
     if rate is None:
-        rate, origin = _rate(study, states, at_once if local else 1)
+        rate, origin = _rate(study, states, at_once if local else None)
     left = [run for run in study.runs if not is_over(states[run.name])]
+    whole = (
+        f"{planned_table(study.runs, states, rate)}\n\n"
+        f"{study.name}: {len(left)} of {len(study.runs)} runs to do, {study.flops:.2e} FLOPs in all"
+    )
+    if rate is None:
+        return f"{whole}; {origin}"
     seconds = _seconds_left(left, states, rate, at_once)
     workers = f"{at_once} worker{'s' if at_once > 1 else ''}" if local else f"up to {at_once} jobs"
     return (
-        f"{planned_table(study.runs, states, rate)}\n\n"
-        f"{study.name}: {len(left)} of {len(study.runs)} runs to do, {study.flops:.2e} FLOPs in "
-        f"all; about {format_seconds(seconds)} for {workers} at {rate:.2e} FLOP/s each ({origin})"
+        f"{whole}; about {format_seconds(seconds)} for {workers} at {rate:.2e} FLOP/s each "
+        f"({origin})"
     )
 
 
@@ -44,12 +49,20 @@ def _seconds_left(
     return max(sum(each) / at_once, max(each, default=0.0))
 
 
-def _rate(study: Study, states: Mapping[str, Snapshot], sharing: int) -> tuple[float, str]:
-    """The training rate of one run (FLOP/s), and where the number comes from."""
+def _rate(
+    study: Study, states: Mapping[str, Snapshot], sharing: int | None
+) -> tuple[float | None, str]:
+    """The training rate of one run (FLOP/s), and where the number comes from.
+
+    Args:
+      sharing: runs that share this machine; None if they run elsewhere.
+    """
     finished = [run for run in study.runs if states[run.name].state == "finished"]
     if finished:
         seconds = sum(states[run.name].seconds or 0.0 for run in finished)
         return sum(run.flops for run in finished) / seconds, "the rate of the finished runs"
+    if sharing is None:
+        return None, "no run has told how long they take: --peak_flops and --share estimate it"
     machine = this_machine()
     whole = machine.flops_per_second
     if machine.platform != "cpu":  # simulated devices of a CPU are no more than its cores

@@ -74,13 +74,13 @@ class SlurmBackend:
         Raises:
           UserError: submitit or Slurm is missing, or the resources do not fit a run.
         """
-        self._submitit = _import_submitit()
+        self._submitit = import_submitit()
         if shutil.which("sbatch") is None or shutil.which("srun") is None:
             raise UserError("--backend=slurm: no sbatch and srun on this machine; allowed where "
                             "Slurm's client commands are, or --backend=local")  # fmt: skip
         self._study, self._out, self._resources = study, out, resources
         self._runs = {run.folder.path.name: run for run in study.runs}
-        self._layouts = {run.name: _layout(run, resources) for run in study.runs}
+        self._layouts = {run.name: layout_of(run, resources) for run in study.runs}
         self._watched: dict[str, float] = {}  # run names -> when it was first seen in the queue
         self._jobs: dict[str, Job] = {}
         self._began = self._asked = time.monotonic()
@@ -188,7 +188,9 @@ class SlurmBackend:
     def _submit_array(self, groups: Sequence[Sequence[PlannedRun]], layout: Layout) -> None:
         submission = plan_submission(self._study.name, self._out, groups)
         executor = self._submitit.SlurmExecutor(folder=submission.folder)
-        executor.update_parameters(**self._parameters(submission, layout))
+        executor.update_parameters(
+            **job_parameters(self._resources, layout, submission.name, submission.died_path(""))
+        )
         try:
             # What sbatch says goes into one line below.
             with contextlib.redirect_stderr(io.StringIO()), executor.batch():
@@ -199,37 +201,6 @@ class SlurmBackend:
             lines = [line for line in str(error).splitlines() if line.strip()]
             said = next((line for line in lines if line.startswith("sbatch: error:")), lines[-1])
             raise UserError(f"Slurm refuses the jobs: {said.strip()}") from None
-
-    def _parameters(self, submission: Submission, layout: Layout) -> dict[str, Any]:
-        """Of submitit; everything that it does not know goes through additional_parameters."""
-        given = self._resources
-        setup = [f"export PYTHONPATH={shlex.quote(str(ROOT))}${{PYTHONPATH:+:$PYTHONPATH}}"]
-        setup.append(f"export NPROC={given.cpus}")  # threads of XLA
-        if layout.processes > 1 and layout.tasks_per_node == 1 and given.gpus:
-            # Under Slurm, JAX gives each process one GPU unless it is told.
-            setup.append(f"export JAX_LOCAL_DEVICE_IDS={','.join(map(str, range(given.gpus)))}")
-        died = shlex.quote(str(submission.died_path(""))) + "${SLURM_ARRAY_TASK_ID:-0}"
-        setup.append(f"rm -f {died}")  # of a start before it was requeued
-        return {
-            "job_name": submission.name,
-            "partition": given.partition,
-            "time": given.time,
-            "nodes": layout.nodes,
-            "ntasks_per_node": layout.tasks_per_node,
-            "cpus_per_task": given.cpus,
-            "gpus_per_node": given.gpus or None,
-            "array_parallelism": given.at_once,
-            "signal_delay_s": given.grace,
-            "stderr_to_stdout": True,
-            "setup": [*setup, *given.setup],
-            "srun_args": ["--kill-on-bad-exit=1", f"--cpus-per-task={given.cpus}"],
-            "teardown": [
-                "status=$?",
-                f'if [ "$status" -ne 0 ]; then echo "$status" >{died}; fi',
-                'exit "$status"',
-            ],
-            "additional_parameters": {"requeue": True, **given.extra},
-        }
 
     def _last_jobs(self) -> list[tuple[Submission, int, list[PlannedRun]]]:
         """The jobs that were the last to have a run, with the runs of which that is so."""
@@ -256,7 +227,48 @@ class SlurmBackend:
             run.folder.set_status("failed", reason=reason)
 
 
-def _import_submitit() -> Any:
+def job_parameters(
+    resources: Resources, layout: Layout, name: str, died_path: Path
+) -> dict[str, Any]:
+    """What submitit is told of the jobs of an array.
+
+    What it does not know goes through additional_parameters.
+
+    Args:
+      name: of the array.
+      died_path: what the file with a job's exit status begins with; its index follows.
+    """
+    setup = [f"export PYTHONPATH={shlex.quote(str(ROOT))}${{PYTHONPATH:+:$PYTHONPATH}}"]
+    setup.append(f"export NPROC={resources.cpus}")  # threads of XLA
+    if layout.processes > 1 and layout.tasks_per_node == 1 and resources.gpus:
+        # Under Slurm, JAX gives each process one GPU unless it is told.
+        setup.append(f"export JAX_LOCAL_DEVICE_IDS={','.join(map(str, range(resources.gpus)))}")
+    died = shlex.quote(str(died_path)) + "${SLURM_ARRAY_TASK_ID:-0}"
+    setup.append(f"rm -f {died}")  # of a start before it was requeued
+    return {
+        "job_name": name,
+        "partition": resources.partition,
+        "time": resources.time,
+        "nodes": layout.nodes,
+        "ntasks_per_node": layout.tasks_per_node,
+        "cpus_per_task": resources.cpus,
+        "gpus_per_node": resources.gpus or None,
+        "array_parallelism": resources.at_once,
+        "signal_delay_s": resources.grace,
+        "stderr_to_stdout": True,
+        "setup": [*setup, *resources.setup],
+        "srun_args": ["--kill-on-bad-exit=1", f"--cpus-per-task={resources.cpus}"],
+        "teardown": [
+            "status=$?",
+            f'if [ "$status" -ne 0 ]; then echo "$status" >{died}; fi',
+            'exit "$status"',
+        ],
+        "additional_parameters": {"requeue": True, **resources.extra},
+    }
+
+
+def import_submitit() -> Any:
+    """The package, told which signal says that time is up. Raises UserError if it is missing."""
     # submitit takes the signal's name from the environment when it is imported.
     os.environ["SUBMITIT_PREEMPT_SIGNAL"] = TIME_SIGNAL.name.removeprefix("SIG")
     try:
@@ -266,7 +278,8 @@ def _import_submitit() -> Any:
     return submitit
 
 
-def _layout(run: PlannedRun, resources: Resources) -> Layout:
+def layout_of(run: PlannedRun, resources: Resources) -> Layout:
+    """Where the processes of a run go. Raises UserError if the resources do not fit it."""
     try:
         return resources.layout(run.resolved.processes.count)
     except UserError as error:

@@ -35,8 +35,9 @@ from launch.display import SweepDisplay, failure_lines, is_over
 from launch.estimate import describe_plan
 from launch.local import LocalBackend
 from launch.machine import worker_environments
-from launch.resources import resources_from_flags
+from launch.resources import Resources, resources_from_flags
 from launch.slurm import Job, SlurmBackend
+from launch.slurm_preview import describe_jobs
 from launch.snapshot import Snapshot, snapshot
 from launch.study import PlannedRun, Study, group_by_shape, load_study, refuse_strangers
 from launch.table import results_table
@@ -51,7 +52,7 @@ UNFINISHED_STATUS = 1
 MISSING = (None, "running", "interrupted")
 POLL_SECONDS = 0.25
 LOCAL_OPTIONS = ("workers",)
-SLURM_OPTIONS = ("slurm_job", "retry_failed", "wait")
+SLURM_OPTIONS = ("slurm_job", "retry_failed", "wait", "peak_flops", "share")
 
 
 def run_study(study: Study, out: Path, workers: int | None, console: Console, again: str) -> int:
@@ -259,6 +260,12 @@ def define_flags() -> None:
     flags.DEFINE_float(
         "flops_per_second", None, "Training rate of one run, for the times that --dry_run tells."
     )
+    flags.DEFINE_float(
+        "peak_flops", None,
+        "slurm: FLOP/s of one GPU by its data sheet, for the times and device-hours of --dry_run "
+        "(989e12: H100, bfloat16).",
+    )  # fmt: skip
+    flags.DEFINE_float("share", None, "slurm: the share of --peak_flops that training reaches.")
     flags.DEFINE_integer(
         "workers", None,
         "local: runs at a time. Default: one for each core, or for each accelerator.",
@@ -283,6 +290,22 @@ def _refuse_options_of_another_backend() -> None:
                 )
 
 
+def _rate_of_a_job(asked: Resources) -> float | None:
+    """FLOP/s of one job, as far as the flags tell."""
+    given = flags.FLAGS
+    if (given.peak_flops is None) != (given.share is None):
+        one, other = sorted(("peak_flops", "share"), key=lambda name: given[name].value is None)
+        raise UserError(f"--{one} without --{other}; allowed: both, or --flops_per_second")
+    if given.peak_flops is None:
+        return given.flops_per_second
+    if not (given.peak_flops > 0 and 0 < given.share <= 1):
+        raise UserError(
+            f"--peak_flops={given.peak_flops:g} --share={given.share:g}; allowed: above 0, and a "
+            "share up to 1"
+        )
+    return given.peak_flops * given.share * max(1, asked.gpus) * (asked.nodes or 1)
+
+
 def main(argv: list[str]) -> int:
     given = flags.FLAGS
     _refuse_options_of_another_backend()
@@ -298,11 +321,17 @@ def main(argv: list[str]) -> int:
             return 0
         return run_study(study, out, given.workers, console, again)
     asked = resources_from_flags()
+    by_shape = given.slurm_job == "shape"
     if given.dry_run:
-        _say(console, describe_plan(study, asked.at_once, False, given.flops_per_second))
+        _say(console, describe_plan(study, asked.at_once, False, _rate_of_a_job(asked)))
+        if given.peak_flops is not None:
+            hours = study.flops / (given.peak_flops * given.share) / 3600
+            _say(console, f"{hours:,.0f} GPU-hours at {given.share:.0%} of {given.peak_flops:.3g} "
+                 "FLOP/s a GPU")  # fmt: skip
+        groups = group_by_shape(study.runs) if by_shape else [[run] for run in study.runs]
+        _say(console, "\n" + describe_jobs(study, groups, out, asked))
         return 0
     backend = SlurmBackend(study, out, asked)
-    by_shape = given.slurm_job == "shape"
     return submit_study(
         study, out, backend, console, again,
         by_shape=by_shape, retry_failed=given.retry_failed, wait=given.wait,

@@ -10,19 +10,20 @@ _ABSENT = "–"
 
 
 def planned_table(
-    runs: Sequence[PlannedRun], states: Mapping[str, Snapshot], flops_per_second: float
+    runs: Sequence[PlannedRun], states: Mapping[str, Snapshot], flops_per_second: float | None
 ) -> str:
     """What each run costs, and how far it is.
 
     Args:
       states: by name.
-      flops_per_second: of one worker.
+      flops_per_second: of one worker; None if unknown.
     """
     header = [*_PLAN_HEADER, "estimated time", "state"]
-    rows = [
-        [*_plan_cells(run), format_seconds(run.flops / flops_per_second), _state(states[run.name])]
-        for run in runs
-    ]
+
+    def time(run: PlannedRun) -> str:
+        return _ABSENT if flops_per_second is None else format_seconds(run.flops / flops_per_second)
+
+    rows = [[*_plan_cells(run), time(run), _state(states[run.name])] for run in runs]
     return text_table(header, rows)
 
 
