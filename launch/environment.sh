@@ -22,7 +22,7 @@ prepare_environment() {
   find_python
   mkdir -p -- "$venv"
   exec 8<>"$venv/.lock"
-  "$python" "$root/launch/lock.py" --wait 8 "another installation into .venv"
+  PYTHONPATH="$root" "$python" -m looped_jax.lock --wait 8 "another installation into .venv"
   "$venv_python" -c '' 2>/dev/null || make_venv
   local file
   for file in "$@"; do

@@ -1,4 +1,4 @@
-"""Files that one process at a time holds.
+"""Files that one process at a time holds; standard library only, since scripts use it before .venv.
 
 The lock is an flock. The kernel drops it when its holder ends, however it ends, so a lock left by a
 kill, a reboot or a reused pid never stands in the way.
@@ -7,13 +7,21 @@ Network file systems: NFS (Linux, v4 or v3 with lockd) and Lustre mounted with `
 across hosts; Lustre with `localflock` and some FUSE mounts (gcsfuse) hold it within one host only,
 and a second process on another host is not noticed. Where flock is not supported at all, a warning
 says so and the holder goes on unprotected.
+
+    exec 9<>"$file" && PYTHONPATH="$root" python3 -m looped_jax.lock 9 "the quickstart"
+
+locks the file for as long as the shell (or what it becomes by exec) keeps descriptor 9 open. Exit
+status 2 and one line that names the holder's pid if there is another; with `--wait` it waits for
+its end.
 """
 
+import argparse
 import contextlib
 import errno
 import fcntl
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,9 +51,7 @@ def locked(path: Path, owner: str) -> Iterator[None]:
     pid = os.getpid()
     _held.add(descriptor)
     try:
-        _acquire(descriptor, path)
-        os.pwrite(descriptor, owner.encode(), 0)
-        os.ftruncate(descriptor, len(owner.encode()))
+        _acquire(descriptor, str(path.parent), owner)
         yield
     finally:
         if os.getpid() == pid:  # a forked child has closed its copy already
@@ -68,9 +74,10 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def _acquire(descriptor: int, path: Path) -> None:
+def _acquire(descriptor: int, folder: str, owner: str, *, wait: bool = False) -> None:
+    """Locks an open file and writes the owner into it; raises Held unless it may wait."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         text = os.pread(descriptor, 4096, 0).decode(errors="replace").strip()
         raise Held(text or "another process") from None
@@ -79,9 +86,11 @@ def _acquire(descriptor: int, path: Path) -> None:
             raise
         _log.warning(
             "the file system of %s has no file locks (%s): a second process would not be noticed",
-            path.parent,
+            folder,
             error.strerror,
         )
+    os.pwrite(descriptor, owner.encode(), 0)
+    os.ftruncate(descriptor, len(owner.encode()))
 
 
 # A forked child (a data worker, say) inherits the descriptor of the lock, and would hold the
@@ -96,3 +105,42 @@ def _close_inherited_locks() -> None:
 
 
 os.register_at_fork(after_in_child=_close_inherited_locks)
+
+
+def main() -> int:
+    """Locks a descriptor that the calling shell holds open."""
+    parser = argparse.ArgumentParser(prog="python -m looped_jax.lock")
+    parser.add_argument("descriptor", type=int)
+    parser.add_argument("what", help="what holds the lock, for the message")
+    parser.add_argument("--wait", action="store_true", help="wait for the holder to end")
+    arguments = parser.parse_args()
+    owner = f"pid {os.getppid()}"  # the shell
+    where = f"descriptor {arguments.descriptor}"
+    try:
+        _acquire(arguments.descriptor, where, owner)
+    except Held as held:
+        # The child of a shell that was killed, such as pip, keeps the lock until it ends.
+        if not arguments.wait and _is_alive(str(held)):
+            print(f"error: {arguments.what} is already running: {held}", file=sys.stderr)
+            return 2
+        print(f"waiting for {arguments.what} ({held}) to end", file=sys.stderr, flush=True)
+        _acquire(arguments.descriptor, where, owner, wait=True)
+    return 0
+
+
+def _is_alive(owner: str) -> bool:
+    """Whether the process of "pid N" lives; True of an owner that does not tell."""
+    word, _, pid = owner.partition(" ")
+    if word != "pid" or not pid.isdigit():
+        return True
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

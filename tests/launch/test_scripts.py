@@ -25,6 +25,9 @@ def clone(tmp_path):
     clone = tmp_path / "a clone"
     for name in ("launch", ".ci"):
         shutil.copytree(ROOT / name, clone / name)
+    (clone / "looped_jax").mkdir()
+    for name in ("__init__", "missing_package", "errors", "lock"):  # of what runs before .venv
+        shutil.copy(ROOT / "looped_jax" / f"{name}.py", clone / "looped_jax")
     (clone / ".venv" / "bin").mkdir(parents=True)
     for name in REQUIREMENTS:
         shutil.copy(ROOT / name, clone)
@@ -181,7 +184,7 @@ def test_a_killed_start_whose_child_is_still_at_work_is_waited_for(clone):
     gone = subprocess.Popen(["true"])
     gone.wait()
     with open(lock, "w") as file:
-        file.write(f"{gone.pid}\n")
+        file.write(f"pid {gone.pid}")
         file.flush()
         fcntl.flock(file, fcntl.LOCK_EX)
         second = start(clone / "launch/quickstart.sh")
