@@ -127,8 +127,10 @@ class SweepDisplay:
 
     def _worker_cells(self, run: PlannedRun) -> list[str]:
         state = self._states[run.name]
-        if state.state != "running" or state.loss is None:
+        if state.state != "running":
             return ["starting"]
+        if state.reason is not None or state.loss is None:
+            return [state.reason or "compiling"]
         cells = [f"step {state.step:,}/{run.resolved.steps:,}", f"loss {state.loss:.3f}"]
         if state.tokens_per_second is not None:
             cells.append(f"{format_count(state.tokens_per_second)} tokens/s")

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from launch.local import OUTPUT
 from looped_jax import processes
+from looped_jax.cpu_devices import use_cores
 from looped_jax.errors import UserError
 from looped_jax.interruption import Interrupted
 from looped_jax.lock import is_locked
@@ -70,6 +71,8 @@ def _step_of(folder: RunFolder) -> int:
 
 
 def _train(folder: RunFolder, config: dict[str, Any], console: Console) -> tuple[State, str | None]:
+    if not jax.distributed.is_initialized():
+        use_cores(folder.started_on())
     try:
         with Display(console) as display:
             train(ConfigDict(config), folder.path, "may", display)

@@ -22,7 +22,7 @@ class Snapshot:
       loss: validation loss of a finished run, training loss of an unfinished one (nats), or None.
       tokens_per_second: of the last logged steps, or None.
       seconds: spent training, or None.
-      reason: why it stopped, or None.
+      reason: why it stopped, or what it does before its first step, or None.
     """
 
     state: State | None
@@ -46,13 +46,14 @@ def snapshot(run: PlannedRun) -> Snapshot:
     if status is None:
         return Snapshot(None)
     logged = last_metrics(run.folder.metrics_path)
+    stepping = status.state == "running" and logged.get("step", 0) > (status.step or 0)
     return Snapshot(
         status.state,
         max(status.step or 0, logged.get("step", 0)),
         logged.get("loss"),
         logged.get("tokens_per_second"),
         logged.get("seconds"),
-        status.reason,
+        None if stepping else status.reason,
     )
 
 

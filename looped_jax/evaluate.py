@@ -18,6 +18,7 @@ from rich.console import Console
 
 from looped_jax import cli, parallel
 from looped_jax.config import RunConfig, resolve_json
+from looped_jax.cpu_devices import mesh_of_run, use_cores
 from looped_jax.errors import UserError
 from looped_jax.evaluation.exits.policies import POLICIES
 from looped_jax.evaluation.exits.running import CARRIES
@@ -25,7 +26,6 @@ from looped_jax.evaluation.settings import EPSILONS, Settings
 from looped_jax.evaluation.suites import SUITES
 from looped_jax.evaluation.trained import Trained
 from looped_jax.files import replacing, writable_folder, write_json
-from looped_jax.inspection import figures, text, views
 from looped_jax.progress import Display
 from looped_jax.run_folder import RunFolder
 from looped_jax.training import state as states
@@ -61,12 +61,14 @@ def evaluate(
       UserError: an unknown suite, no finished run, or data other than it was trained on.
     """
     _check_names(suites)
-    with opened(workdir, display, settings or Settings(), data_folder) as trained:
-        folder, results = trained.folder, {}
-        for name in suites:
-            results[name] = SUITES[name](trained)
-            summary = folder.read_summary() | _part(name, results[name])
-            folder.write_summary(summary)
+    folder, results = RunFolder(workdir), {}
+    with folder.lock():
+        folder.read_summary()  # which an unfinished run does not have
+        with opened(workdir, display, settings or Settings(), data_folder) as trained:
+            for name in suites:
+                results[name] = SUITES[name].measure(trained)
+                summary = folder.read_summary() | _part(name, results[name])
+                folder.write_summary(summary)
     return results
 
 
@@ -74,27 +76,27 @@ def evaluate(
 def opened(
     workdir: Path, display: Display, settings: Settings, data_folder: str | None = None
 ) -> Iterator[Trained]:
-    """The newest checkpoint of a finished run, its folder locked and its mesh active in the block.
+    """The newest checkpoint of a run, finished or not, its mesh active in the block.
 
     Raises:
-      UserError: no finished run, or data other than it was trained on.
+      UserError: no checkpoint, or data other than it was trained on.
     """
     folder = RunFolder(workdir)
-    with folder.lock():
-        summary = folder.read_summary()
-        run = with_data(resolve_json(folder.read_config()), data_folder)
-        data = open_data(run)
-        trained_on = summary["data_digest"]  # None for a model from elsewhere
+    run = with_data(resolve_json(folder.read_config()), data_folder)
+    data = open_data(run)
+    mesh = mesh_of_run(run, folder.started_on())
+    with parallel.active(mesh):
+        abstract = states.abstract_params(run.model, mesh)
+        restored = restore_params(folder.checkpoints_path, abstract)
+        trained_on = restored.extra.get("data_digest")
+        if trained_on is None and folder.is_finished():  # imported; None if it is from elsewhere
+            trained_on = folder.read_summary()["data_digest"]
         if trained_on is not None and data.digest != trained_on:
             raise UserError(
                 f"data in {data.folder} has digest {data.digest[:12]}; allowed for {workdir}: "
                 f"{trained_on[:12]}, the data it was trained on"
             )
-        mesh = parallel.mesh_from_text(run.mesh)
-        with parallel.active(mesh):
-            abstract = states.abstract_params(run.model, mesh)
-            params = restore_params(folder.checkpoints_path, abstract).state
-            yield Trained(run, params, data, mesh, folder, display, settings)
+        yield Trained(run, restored.step, restored.state, data, mesh, folder, display, settings)
 
 
 def inspect(
@@ -109,6 +111,8 @@ def inspect(
     Raises:
       UserError: as `opened` does.
     """
+    from looped_jax.inspection import figures, text, views  # take seconds, and suites need none
+
     with opened(workdir, display, settings, data_folder) as trained:
         inspection = views.inspect(trained)
         out = writable_folder(trained.folder.path / INSPECTION)
@@ -169,7 +173,7 @@ def _numbers(flag: str, texts: list[str], kind: Callable[[str], T]) -> tuple[T, 
 def define_flags() -> None:
     default = Settings()
     flags.DEFINE_string(
-        "workdir", None, "The folder of a finished run, or one that holds such.", required=True
+        "workdir", None, "The folder of a run, or one that holds finished runs.", required=True
     )
     flags.DEFINE_string("data", None, "Where the run's data lies now; default: as its config says.")
     flags.DEFINE_bool(
@@ -227,17 +231,18 @@ def main(_: list[str]) -> None:
     settings = settings_from_flags()
     _check_names(values.suites)
     suites = values.suites if values["suites"].present or not values.inspect else []
+    console = Console()
+    use_cores()
     with Display() as display:
         for workdir in finished_runs(Path(values.workdir)):
             if values.inspect:
-                print(inspect(workdir, display, Console(), settings, values.data), flush=True)
+                print(inspect(workdir, display, console, settings, values.data), flush=True)
             if not suites:
                 continue
             results = evaluate(workdir, suites, display, settings, values.data)
             for name, result in results.items():
-                for key, value in result.items():
-                    if isinstance(value, int | float):
-                        print(f"{name}.{key} = {value:.6g}")
+                for part in SUITES[name].show(result):
+                    console.print(part, markup=False, highlight=False, soft_wrap=True)
             print(workdir / "summary.json", flush=True)
 
 

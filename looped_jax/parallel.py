@@ -45,17 +45,12 @@ LOGICAL_AXES: dict[str, str | tuple[str, ...] | None] = {
 }
 
 
-def mesh_from_text(text: str, devices: list[jax.Device] | None = None) -> Mesh:
-    """The mesh that a text like "data:-1,fsdp:1,tensor:1" describes.
-
-    With a -1 it spans all devices; without one, a single process may ask for fewer than there are
-    and gets the first ones.
+def mesh_sizes(text: str) -> dict[str, int]:
+    """Devices by axis, as a text like "data:-1,fsdp:1,tensor:1" gives them.
 
     Raises:
-      UserError: an unknown or missing axis, more than one -1, or sizes that do not make up the
-        number of devices.
+      UserError: an unknown or missing axis, a size that is none, or more than one -1.
     """
-    devices = jax.devices() if devices is None else devices
     sizes: dict[str, int] = {}
     for part in text.split(","):
         name, _, size = part.strip().partition(":")
@@ -69,10 +64,25 @@ def mesh_from_text(text: str, devices: list[jax.Device] | None = None) -> Mesh:
             raise UserError(f"mesh {text!r}: size {size!r} of {name}; allowed: a number") from None
     if missing := [name for name in MESH_AXES if name not in sizes]:
         raise UserError(f"mesh {text!r}: axis {missing[0]!r} is missing")
-    free = [name for name, size in sizes.items() if size == -1]
-    fixed = math.prod(size for size in sizes.values() if size != -1)
+    free = [size for size in sizes.values() if size == -1]
     if len(free) > 1 or any(size < 1 and size != -1 for size in sizes.values()):
         raise UserError(f"mesh {text!r}: allowed are sizes from 1, and one -1")
+    return sizes
+
+
+def mesh_from_text(text: str, devices: list[jax.Device] | None = None) -> Mesh:
+    """The mesh that a text like "data:-1,fsdp:1,tensor:1" describes.
+
+    With a -1 it spans all devices; without one, a single process may ask for fewer than there are
+    and gets the first ones.
+
+    Raises:
+      UserError: as `mesh_sizes` does, or sizes that do not make up the number of devices.
+    """
+    devices = jax.devices() if devices is None else devices
+    sizes = mesh_sizes(text)
+    free = [name for name, size in sizes.items() if size == -1]
+    fixed = math.prod(size for size in sizes.values() if size != -1)
     if free:
         sizes[free[0]] = len(devices) // fixed
     elif jax.process_count() == 1:

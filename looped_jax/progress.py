@@ -61,6 +61,10 @@ class Display:
             self._live.stop()
             self._live = None
 
+    def say(self, text: str) -> None:
+        """A line of its own, above what is live."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
     def track(
         self,
         name: str,
@@ -103,6 +107,7 @@ class Progress:
         self.rate_unit, self.rate_scale = rate_unit, rate_scale
         self.done = start
         self.loss: float | None = None
+        self._doing = ""
         self._began = self._printed = self._now()
         # Filled from the first update on, so that compilation does not count.
         self._recent: deque[tuple[float, float]] = deque()
@@ -125,6 +130,17 @@ class Progress:
         elif done < self.total and now - self._printed >= self._display._interval_s:
             self._print()
 
+    def say(self, doing: str) -> None:
+        """Shows what is done while nothing is counted, such as "compiling"; "" when it is over."""
+        if doing == self._doing:
+            return
+        self._doing = doing
+        live = self._display._live
+        if live and self._task is not None:
+            live.update(self._task, description=self.line())
+        elif doing:
+            self._print()
+
     @property
     def rate(self) -> float | None:
         """Rate units per second over the last half minute, or None before the second update."""
@@ -145,6 +161,8 @@ class Progress:
         percent = f" ({100 * self.done / self.total:.0f} %)" if self.total else ""
         done, total = _full_count(self.done), _full_count(self.total)
         parts = [f"{self.name}: {done}/{total} {self.unit}{percent}"]
+        if self._doing:
+            parts.append(self._doing)
         if self.rate is not None:
             parts.append(f"{format_count(self.rate)} {self.rate_unit}/s")
         if self.loss is not None:
@@ -164,7 +182,7 @@ class Progress:
 
     def _print(self) -> None:
         self._printed = self._now()
-        self._display._console.print(self.line(), markup=False, highlight=False, soft_wrap=True)
+        self._display.say(self.line())
 
     def __enter__(self) -> Self:
         return self

@@ -35,10 +35,11 @@ class Status:
 
     Attributes:
       state: "running" also stands there after a kill -9; only `RunFolder.lock` tells the two apart.
-      reason: why the run stopped, or None.
+      reason: why the run stopped, or what it does before its first step, or None.
       step: last optimiser step known when this was written, or None.
       updated: UTC, ISO 8601.
       pid, host: the process that wrote this.
+      devices: how many the run was started on, or None.
     """
 
     state: State
@@ -47,6 +48,7 @@ class Status:
     updated: str
     pid: int
     host: str
+    devices: int | None = None
 
 
 class RunFolder:
@@ -121,15 +123,20 @@ class RunFolder:
         return content["config"]
 
     def set_status(
-        self, state: State, *, step: int | None = None, reason: str | None = None
+        self,
+        state: State,
+        *,
+        step: int | None = None,
+        reason: str | None = None,
+        devices: int | None = None,
     ) -> None:
-        """Replaces status.json. `step=None` keeps the step that stands there."""
+        """Replaces status.json. `step=None` and `devices=None` keep what stands there."""
         if state not in get_args(State):
             raise ValueError(f"state {state!r}: allowed are {', '.join(get_args(State))}")
-        if step is None:
-            before = self.status()
-            step = before.step if before else None
-        status = Status(state, reason, step, _utc_now(), os.getpid(), socket.gethostname())
+        if before := self.status():
+            step = before.step if step is None else step
+            devices = before.devices if devices is None else devices
+        status = Status(state, reason, step, _utc_now(), os.getpid(), socket.gethostname(), devices)
         write_json(self.status_path, asdict(status))
 
     def status(self) -> Status | None:
@@ -144,6 +151,11 @@ class RunFolder:
         if status.state not in get_args(State):
             raise UserError(f"{self.status_path} is broken: unknown state {status.state!r}")
         return status
+
+    def started_on(self) -> int | None:
+        """How many devices the run was started on; None if it was not, or did not say."""
+        status = self.status()
+        return status.devices if status else None
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes the run's result and marks it finished. Missing numbers are None, not NaN."""

@@ -10,6 +10,7 @@ Typed again, it goes on from the last checkpoint; a finished run only says its r
 trains nothing and says what a run takes on that many devices: parameters, FLOPs, bytes.
 """
 
+import contextlib
 import signal
 import sys
 from pathlib import Path
@@ -19,12 +20,14 @@ from absl import flags
 from ml_collections import config_flags
 from rich.console import Console
 
-from looped_jax import cli, processes
+from looped_jax import cli, cpu_devices, processes
 from looped_jax.config import resolve
 from looped_jax.errors import UserError
 from looped_jax.interruption import Interrupted
 from looped_jax.progress import Display
+from looped_jax.run_folder import RunFolder
 from looped_jax.training.checkpoints import SaveFailed
+from looped_jax.training.crash import crashes_told
 from looped_jax.training.plan import plan
 from looped_jax.training.reporting import Diverged
 from looped_jax.training.trainer import train
@@ -47,15 +50,23 @@ def define_flags() -> None:
 def main(_: list[str]) -> int:
     values = flags.FLAGS
     if values.plan:
+        cpu_devices.use_cores()
         print(plan(resolve(values.config)).table())
         return 0
     if values.workdir is None:
         raise UserError("--workdir is missing; required: the run folder, or --plan")
     of_run = resolve(values.config).processes
+    folder = RunFolder(values.workdir)
+    if of_run.count == 1:
+        cpu_devices.use_cores(folder.started_on())
     processes.connect(of_run.count, of_run.connect_seconds)
+    first = processes.is_first()
     try:
-        with Display(Console(stderr=True, quiet=not processes.is_first())) as display:
-            summary = train(values.config, Path(values.workdir), values.resume, display)
+        with (
+            crashes_told(folder.path) if first else contextlib.nullcontext(),
+            Display(Console(stderr=True, quiet=not first)) as display,
+        ):
+            summary = train(values.config, folder.path, values.resume, display)
     except Diverged as error:
         print(f"diverged: {error}; the last good checkpoint stays", file=sys.stderr)
         return FAILED_STATUS
@@ -66,8 +77,8 @@ def main(_: list[str]) -> int:
         print(f"interrupted: {error}; the same command goes on", file=sys.stderr)
         # A scheduler that sent SIGTERM requeues what ended in good order.
         return cli.INTERRUPTED_STATUS if error.signal_number == signal.SIGINT else 0
-    if processes.is_first():
-        _say(summary, Path(values.workdir))
+    if first:
+        _say(summary, folder.path)
     return 0
 
 

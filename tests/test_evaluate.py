@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import types
 
 import jax
 import pytest
@@ -74,6 +75,32 @@ def test_a_suite_adds_its_part_and_leaves_the_rest(study):
     again = read_json(study / "one" / "summary.json")
     assert again["depth"]["depths"] == [2, 4]
     assert {**again, "depth": 0} == {**after, "depth": 0}
+
+
+def test_what_was_measured_is_said(study, monkeypatch, capsys):
+    """And not how it was measured."""
+
+    class Given(types.SimpleNamespace):
+        __getitem__ = lambda self, name: types.SimpleNamespace(present=True)
+
+    given = Given(workdir=str(study), data=None, inspect=False, suites=["loss", "depth"])
+    monkeypatch.setattr(command, "flags", types.SimpleNamespace(FLAGS=given))
+    monkeypatch.setattr(
+        command, "settings_from_flags", lambda: Settings(depths=(1, 2), resamples=5)
+    )
+    command.main([])
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    summary = read_json(study / "one" / "summary.json")
+    n = summary["validation_tokens"]
+    assert lines[0].startswith(f"loss {summary['loss']:.4f} ± 0.")
+    assert lines[0].endswith(f" bits per byte) on {n} tokens")
+    assert lines[1] == f"loss by depth in nats, {n} tokens, {-(-n // 16)} windows"
+    assert [line.split()[0] for line in lines[2:5]] == ["r", "1", "2"]
+    assert lines[4].endswith("← trained")
+    value = summary["depth"]["loss"][1]["value"]
+    assert lines[4].split()[1] == f"{value:.4f}"
+    assert lines[5].startswith("best at r = ")
+    assert lines[6:] == [str(study / "one" / "summary.json")]
 
 
 def test_a_folder_of_runs_stands_for_the_finished_ones(study, tmp_path):

@@ -1,6 +1,7 @@
 """The arrows of the design: which package may import which, and who owns which library."""
 
 import ast
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("
 
 BASE = (
     "looped_jax.config", "looped_jax.errors", "looped_jax.files", "looped_jax.parallel",
-    "looped_jax.lock", "looped_jax.processes",
+    "looped_jax.lock", "looped_jax.processes", "looped_jax.cpu_devices",
 )  # fmt: skip
 OF_RUNS = ("looped_jax.run_folder", "looped_jax.progress", "looped_jax.interruption")
 
@@ -26,6 +27,7 @@ MAY_IMPORT = {
     "looped_jax/cli.py": ("looped_jax.errors",),
     "looped_jax/parallel.py": ("looped_jax.errors", "looped_jax.model.boxes"),
     "looped_jax/lock.py": ("looped_jax.errors",),
+    "looped_jax/cpu_devices.py": ("looped_jax.config", "looped_jax.parallel"),
     "looped_jax/processes.py": ("looped_jax.errors",),
     "looped_jax/config.py": (
         "looped_jax.errors", "looped_jax.model", "looped_jax.training.depth",
@@ -70,8 +72,13 @@ OWNERS = {
 OF_ANALYSIS = {"numpy", "scipy", "pandas", "matplotlib"}
 
 
-def imports(path: Path) -> Iterator[str]:
+@functools.cache
+def imports(path: Path) -> tuple[str, ...]:
     """Dotted names that a file imports, wherever in it; `from a import b` gives a.b."""
+    return tuple(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[str]:
     package = path.relative_to(ROOT).parent.parts
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):

@@ -49,6 +49,35 @@ def test_plain_lines_come_at_intervals_and_at_the_end(now):
     ]
 
 
+def test_what_is_done_before_the_first_step_is_said_once(now):
+    with plain(now) as display:
+        display.say("train goes on after step 10")
+        progress = display.track("train", 100, unit="steps", start=10)
+        progress.say("compiling")
+        progress.say("compiling")
+        progress.say("")
+        now.now += 30.0
+        progress.update(20)
+    assert printed(display) == [
+        "train goes on after step 10",
+        "train: 10/100 steps (10 %), compiling",
+        "train: 20/100 steps (20 %)",
+    ]
+
+
+def test_a_terminal_shows_what_is_done(now):
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=100)
+    with Display(console, now=now) as display:
+        progress = display.track("train", 100, unit="steps")
+        progress.say("compiling")
+        display._live.refresh()
+        assert out.getvalue().count("train: 0/100 steps (0 %), compiling") == 1
+        progress.say("")
+        display._live.refresh()
+        assert progress.line() == "train: 0/100 steps (0 %)"
+
+
 def test_rate_leaves_out_compilation_and_forgets(now):
     with plain(now) as display:
         progress = display.track("train", 1000, unit="steps")

@@ -1,8 +1,11 @@
 """The suites of measurements by name, and what each one is given."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+from rich.console import RenderableType
+
+from looped_jax.evaluation import shown
 from looped_jax.evaluation.convergence import convergence_suite
 from looped_jax.evaluation.depth import depth_suite
 from looped_jax.evaluation.exits.suite import exits_suite
@@ -10,8 +13,17 @@ from looped_jax.evaluation.readout.suite import readout_suite
 from looped_jax.evaluation.trained import Trained
 from looped_jax.training.validation import validation_loss_of_run
 
-# A suite returns its part of summary.json; larger tables it writes into the run folder itself.
-Suite = Callable[[Trained], dict[str, Any]]
+
+class Suite(NamedTuple):
+    """A suite of measurements.
+
+    Attributes:
+      measure: returns its part of summary.json; larger tables it writes into the run folder itself.
+      show: what of that part a terminal shows.
+    """
+
+    measure: Callable[[Trained], dict[str, Any]]
+    show: Callable[[dict[str, Any]], list[RenderableType]]
 
 
 def loss_suite(trained: Trained) -> dict[str, Any]:
@@ -26,9 +38,9 @@ def loss_suite(trained: Trained) -> dict[str, Any]:
 
 
 SUITES: dict[str, Suite] = {
-    "loss": loss_suite,
-    "depth": depth_suite,
-    "convergence": convergence_suite,
-    "exits": exits_suite,
-    "readout": readout_suite,
+    "loss": Suite(loss_suite, shown.loss),
+    "depth": Suite(depth_suite, shown.depth),
+    "convergence": Suite(convergence_suite, shown.convergence),
+    "exits": Suite(exits_suite, shown.exits),
+    "readout": Suite(readout_suite, shown.readout),
 }

@@ -14,9 +14,13 @@ from looped_jax.run_folder import RunFolder
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """A trained run, restored: what every suite measures. The mesh is active."""
+    """A trained run, restored: what every suite measures. The mesh is active.
+
+    `step` is the one after which the parameters were saved; the run need not be finished.
+    """
 
     run: RunConfig
+    step: int
     params: Any
     data: TokenData
     mesh: Mesh

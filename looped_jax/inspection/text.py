@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from looped_jax.evaluation.shown import plain_table
 from looped_jax.inspection.views import Inspection, Passage, PerLoop
 
 # Widths that bars and texts of tokens take.
@@ -138,11 +139,7 @@ def _samples(inspection: Inspection) -> Table:
 
 
 def _table(*names: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for name in names:
-        is_text = name in ("part", "matrix", "")
-        table.add_column(name, justify="left" if is_text else "right", no_wrap=True)
-    return table
+    return plain_table(*names, text=("part", "matrix", ""))
 
 
 def _number(value: object) -> str:

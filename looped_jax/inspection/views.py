@@ -178,7 +178,14 @@ def _scorer(model: ModelConfig, recurrences: int, chunk: int, mesh: Mesh) -> Cal
 
 
 def _training(trained: Trained) -> dict[str, Any]:
-    """What the summary says about the training, where it says it."""
+    """What the summary says about the training, where it says it; how far an unfinished run is."""
+    run = trained.run
+    if not trained.folder.is_finished():
+        return {
+            "steps": f"{trained.step:,} of {run.steps:,}",
+            "tokens": trained.step * run.batch_tokens,
+            "seed": run.seed,
+        }
     summary = trained.folder.read_summary()
     names = ("steps", "tokens", "train_flops", "loss", "bits_per_byte", "seed")
     return {name: summary[name] for name in names if summary.get(name) is not None}

@@ -15,6 +15,7 @@ import numpy as np
 
 from looped_jax import parallel
 from looped_jax.config import RunConfig
+from looped_jax.cpu_devices import mesh_of_run
 from looped_jax.errors import UserError
 from looped_jax.model.accounting import Parameters, count_parameters
 from looped_jax.training import state as states
@@ -79,7 +80,7 @@ def plan(run: RunConfig) -> Plan:
       UserError: the mesh is not for these devices, parameters or batch do not divide over it, or
         the devices' compiler does not say what memory a program takes.
     """
-    mesh = parallel.mesh_from_text(run.mesh)
+    mesh = mesh_of_run(run)
     parallel.check_batch(mesh, "data", run.data.batch_size, run.data.microbatches)
     parallel.check_batch(mesh, "evaluation", run.evaluation.batch_size)
     state = states.abstract_state(run.model, states.make_optimizer(run.optimizer.rule), mesh)

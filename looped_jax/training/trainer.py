@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 
 from looped_jax import parallel, processes
 from looped_jax.config import MAY_CHANGE, RunConfig, resolve, to_json
+from looped_jax.cpu_devices import mesh_of_run
 from looped_jax.data.pipeline import count_train_windows, train_batches
 from looped_jax.data.shards import TokenData
 from looped_jax.errors import UserError
@@ -66,7 +67,7 @@ def train(config: ConfigDict, workdir: Path, resume: Resume, display: Display) -
         if summary is not None:
             return summary
         try:
-            _set_status(folder, "running")
+            _set_status(folder, "running", reason="starting")
             summary = _train(run, digest, folder, resume, display, stop)
         except Diverged as error:
             _set_status(folder, "diverged", step=error.last_step, reason=str(error))
@@ -121,7 +122,8 @@ def _train(
     if run.data.verify:
         processes.everywhere(lambda: verify_data(data, display))
     processes.same_everywhere("the digest of the data", data.digest)
-    mesh = parallel.mesh_from_text(run.mesh)
+    started_on = processes.on_process_0(folder.started_on)
+    mesh = mesh_of_run(run, started_on)
     parallel.check_batch(mesh, "data", run.data.batch_size, run.data.microbatches)
     parallel.check_batch(mesh, "evaluation", run.evaluation.batch_size)
     optimizer = states.make_optimizer(run.optimizer.rule)
@@ -134,13 +136,20 @@ def _train(
         if restored is None:
             state = states.init_state(run.model, optimizer, mesh, run.seed)
             start, clock, unvalidated = 0, Clock(), False
+            started_on = mesh.size
         else:
             _check_same_data(restored.extra["data_digest"], data, folder)
             state, start = restored.state, restored.step
             clock = Clock.from_state_dict(restored.extra["clock"])
             unvalidated = restored.extra["unvalidated"]
-            _log.info("%s goes on after step %d", run.name, start)
-        _set_status(folder, "running", step=start)
+            display.say(f"{run.name} goes on after step {start:,}")
+            if started_on is not None and started_on != mesh.size:
+                display.say(
+                    f"it was started on {started_on} devices and goes on on {mesh.size}: sums in "
+                    "another order, so not bit for bit as without the stop"
+                )
+        doing = f"goes on after step {start:,}, compiling" if start else "compiling"
+        _set_status(folder, "running", step=start, reason=doing, devices=started_on)
         stop.check(start)
         loop = _Loop(run, data, mesh, schedule, checkpoints, clock, folder, stop)
         state = loop.run(state, start, unvalidated, display)
@@ -188,9 +197,11 @@ class _Loop:
             metrics = DeferredMetrics(
                 self._sink(writer, progress), start, watched=("loss", "gradient_norm")
             )
+            progress.say("compiling")
             for step in range(start + 1, total + 1):
                 batch = parallel.global_batch(next(batches), self.mesh)
                 state, values = step_fn(state, batch["tokens"], self.schedule, seed)
+                progress.say("")
                 if step % run.log.every_steps == 0 or step == total:
                     metrics.push(step, values)
                 unvalidated = _due(step, run.evaluation.every_steps) and step < total

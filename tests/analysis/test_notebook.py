@@ -62,12 +62,15 @@ def test_committed_outputs_are_of_one_run(committed):
 
 
 def test_it_runs_from_top_to_bottom(committed, tmp_path):
-    """In an empty folder, with a model that is trained for a moment."""
+    """In an empty folder, with a model trained for a moment, whose data is moved then."""
     train = by_id(committed)["choose"]
     source = "".join(train["source"])
     assert "TOKENS = 300_000" in source
     # Few steps more than the 100 of the warm-up.
     train["source"] = source.replace("TOKENS = 300_000", "TOKENS = 110_000")
+    by_id(committed)["train"]["source"] += [
+        "\nPath('inspected_data').rename('moved')", "\nDATA = 'moved'"
+    ]  # fmt: skip
     path = tmp_path / "notebook.ipynb"
     path.write_text(json.dumps(committed))
     own = {"PYTHONPATH": str(ROOT), "IPYTHONDIR": str(tmp_path / "ipython")}

@@ -56,7 +56,7 @@ def trained(data, tmp_path) -> Callable[..., Trained]:
 
     def make(model: ModelConfig, **settings) -> Trained:
         return Trained(
-            run_of(model), random_params(model), data, mesh, RunFolder(tmp_path),
+            run_of(model), 0, random_params(model), data, mesh, RunFolder(tmp_path),
             Display(Console(quiet=True)), Settings(**{"resamples": 50} | settings),
         )  # fmt: skip
 

@@ -1,6 +1,7 @@
 """Inspecting a run: views equal the measurements they show, and are shown."""
 
 import io
+import shutil
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ from rich.console import Console
 from looped_jax import evaluate as command
 from looped_jax import generate
 from looped_jax.config import resolve
+from looped_jax.errors import UserError
 from looped_jax.evaluation.scored.trajectory import loop_scorer
 from looped_jax.evaluation.scored.windows import score
 from looped_jax.evaluation.settings import Settings
@@ -22,6 +24,7 @@ from looped_jax.inspection.matrices import matrices, matrix_table
 from looped_jax.model.accounting import abstract_parameters, count_parameters
 from looped_jax.model.lm import LoopedLM
 from looped_jax.progress import Display
+from looped_jax.run_folder import RunFolder
 from tests.model.tiny import READOUT, SANDWICH, random_params, tiny, with_injection
 from tests.tiny_runs import tiny_config
 from tests.untrained_runs import write_untrained_run
@@ -180,6 +183,16 @@ def test_the_command(data, tmp_path):
     assert numbers["loss"]["loops"] == [1, 2, 3, 4]
     assert numbers["tokens"] == 4 * 16
     assert run.summary_path.read_bytes() == before  # no suite was run
+
+
+def test_an_unfinished_run_says_how_far_it_is(run, tmp_path):
+    unfinished = shutil.copytree(run.path, tmp_path / "unfinished")
+    (unfinished / "summary.json").unlink()
+    with RunFolder(unfinished).lock(), command.opened(unfinished, QUIET, SETTINGS) as trained:
+        training = views.inspect(trained, depths=[1], max_tokens=1).training
+    assert training == {"steps": "2 of 12", "tokens": 2 * 8 * 16, "seed": 0}
+    with pytest.raises(UserError, match=r"holds no summary\.json"):
+        command.evaluate(unfinished, ["loss"], QUIET)
 
 
 def test_names_of_parameters_are_all_seen():

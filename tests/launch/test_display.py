@@ -93,6 +93,26 @@ def test_plain_lines_come_now_and_then(runs, tmp_path):
     assert "left" in head
 
 
+def test_what_a_worker_does_before_its_first_step_is_shown(runs, tmp_path):
+    shown = Shown(runs, tmp_path)
+
+    def workers():
+        shown.time += 20.0
+        with shown.display as display:
+            display.refresh([runs[1], runs[2]])
+        return shown.lines[-1].split("; ")[1:]
+
+    runs[2].folder.path.mkdir(parents=True)
+    runs[2].folder.set_status("running", step=0, reason="compiling")
+    runs[1].folder.set_status("running", step=50, reason="goes on after step 50, compiling")
+    assert workers() == ["r1_200 goes on after step 50, compiling", "r2_100 compiling"]
+    log(runs[1], {"step": 60, "loss": 4.25, "tokens_per_second": 1000.0, "seconds": 9.0})
+    log(runs[2], {"step": 10, "loss": 5.0})
+    assert workers() == [
+        "r1_200 step 60/200, loss 4.250, 1k tokens/s", "r2_100 step 10/100, loss 5.000",
+    ]  # fmt: skip
+
+
 def test_the_time_left_is_unknown_before_anything_is_done(runs, tmp_path):
     shown = Shown(runs, tmp_path)
     shown.time = 5.0

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from looped_jax import cpu_devices
 from looped_jax.errors import UserError
 from looped_jax.interruption import Interrupted
 from looped_jax.progress import Display
@@ -51,7 +52,8 @@ def straight(data, tmp_path_factory):
 
 def test_a_run_leaves_what_readers_need(straight, data):
     workdir, summary = straight
-    assert RunFolder(workdir).status().state == "finished"
+    status = RunFolder(workdir).status()
+    assert (status.state, status.step, status.devices) == ("finished", 12, 1)
     assert summary == json.loads((workdir / "summary.json").read_text())
     assert summary["steps"] == 12
     assert summary["tokens"] == 12 * 128
@@ -198,26 +200,31 @@ def test_an_interruption_does_not_forget_the_step(data, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_killed_and_typed_again_equals_straight(data, tmp_path):
-    """kill -9 at some moment in the middle, through the command line."""
+    """kill -9 at some moment in the middle, through the command line; then there is one core less.
+
+    A run that began on two devices goes on on two.
+    """
     config_file = tmp_path / "config.py"
     config_file.write_text(
         "from tests.tiny_runs import tiny_config\n"
-        f"def get_config():\n    return tiny_config({str(data.folder)!r}, steps=200)\n"
+        f"def get_config():\n    c = tiny_config({str(data.folder)!r}, steps=200)\n"
+        "    c.mesh = 'data:-1,fsdp:1,tensor:1'\n    return c\n"
     )
     command = [sys.executable, "-m", "looped_jax.train", f"--config={config_file}"]
-    environment = os.environ | {"JAX_NUM_CPU_DEVICES": "1"}
+    environment = {name: each for name, each in os.environ.items() if name != cpu_devices.CHOSEN}
 
-    def finish(workdir):
+    def finish(workdir, cores):
         done = subprocess.run(
             [*command, f"--workdir={workdir}"],
-            env=environment, cwd=ROOT, capture_output=True, text=True,
+            env=environment | {"NPROC": cores}, cwd=ROOT, capture_output=True, text=True,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        return RunFolder(workdir).read_summary()
+        assert RunFolder(workdir).status().devices == 2
+        return without_times(RunFolder(workdir).read_summary())
 
     victim = subprocess.Popen(
         [*command, f"--workdir={tmp_path / 'killed'}"],
-        env=environment, cwd=ROOT, stderr=subprocess.DEVNULL,
+        env=environment | {"NPROC": "2"}, cwd=ROOT, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     log = tmp_path / "killed" / "metrics.jsonl"
     while not (log.exists() and log.read_text().count("\n") >= 30):
@@ -226,7 +233,7 @@ def test_killed_and_typed_again_equals_straight(data, tmp_path):
     victim.kill()
     victim.wait()
     assert RunFolder(tmp_path / "killed").status().state == "running"
-    assert without_times(finish(tmp_path / "killed")) == without_times(finish(tmp_path / "whole"))
+    assert finish(tmp_path / "killed", "1") == finish(tmp_path / "whole", "2")
     assert metrics(tmp_path / "killed") == metrics(tmp_path / "whole")
 
 
