@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.laws.laws import FloatArray
+from analysis.laws.counting import FloatArray
 
 
 @dataclass(frozen=True)

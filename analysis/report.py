@@ -15,12 +15,11 @@ from pathlib import Path
 from analysis.convergence import section as convergence_sections
 from analysis.errors import AnalysisError, NotIdentifiedError
 from analysis.exits import section as exits_sections
-from analysis.laws.laws import JointLaw
 from analysis.page.html import Section, page, save_figures, scientific
 from analysis.readout import section as readout_sections
 from analysis.scaling.allocation import allocate
 from analysis.scaling.bootstrap import UNITS
-from analysis.scaling.commands.arguments import add_effort_arguments
+from analysis.scaling.commands.arguments import add_fit_arguments
 from analysis.scaling.isoflop import exponents, isoflop_curves
 from analysis.scaling.show import answer_sections as scaling_sections
 from analysis.scaling.show import fit_sections
@@ -114,15 +113,12 @@ def make_report(
 
 
 def scale(runs: RunTable, settings: Settings, *, show_progress: bool = False) -> Scaling:
-    """Everything about the loss of a study: joint law, parabolas, allocation."""
-    if settings.law != "joint":
-        raise AnalysisError(f"law {settings.law!r}: a report is about the joint law")
+    """Everything about the loss of a study: the law, parabolas, allocation."""
     study = fit_study(runs, settings, show_progress=show_progress)
-    assert isinstance(study.fit.law, JointLaw)
     resamples = None if study.bootstrap is None else study.bootstrap.accepted
     allocation = refused = None
     try:
-        allocation = allocate(study.table, study.fit.law, resamples)
+        allocation = allocate(study.table, study.fit.fitted, resamples)
     except AnalysisError as reason:  # shown in the report in place of the curves
         refused = str(reason)
         study.warnings.append(f"allocation: null: {refused}")
@@ -164,7 +160,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add_table_arguments(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
-    add_effort_arguments(parser)
+    add_fit_arguments(parser)
     parser.add_argument(
         "--unit",
         choices=UNITS,
@@ -178,7 +174,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> None:
     """Read, fit, draw, write."""
     settings = Settings(
-        starts=args.starts, resamples=args.bootstrap, unit=args.unit, seed=args.seed
+        law=args.law, starts=args.starts, resamples=args.bootstrap, unit=args.unit, seed=args.seed
     )
     runs = read_table(args)
     report = make_report(runs, settings, command=args.command, show_progress=True)

@@ -53,20 +53,11 @@ def main(_: list[str]) -> int:
 
 
 def describe_fit(path: Path) -> str:
-    """φ with its interval, from fit.json."""
+    """What the runs say of φ, and how far that goes, from fit.json."""
     fit = json.loads(path.read_text())
-    phi, resampled = fit["params"]["phi"], fit["bootstrap"]
-    if not resampled or not resampled.get("phi"):
-        return f"φ = {phi:.2f}, without an interval: {'; '.join(fit['warnings'])}"
-    low, high = resampled["phi"]["ci95"]
-    edge = " (the edge of the range searched)" if "phi" in fit["at_bounds"] else ""
-    at_edge = resampled["at_bounds"].get("phi", 0)
-    edges = f", {at_edge} of them at the edge of the range searched" if at_edge else ""
-    return (
-        f"φ = {phi:.2f}{edge}, 95 % interval {low:.2f} to {high:.2f} from {fit['n_runs']} runs "
-        f"({resampled['resamples']} resamples of {resampled['n_cells']} {resampled['unit']}s"
-        f"{edges})"
-    )
+    if fit["answer"] is None:
+        return f"no answer: {'; '.join(fit['warnings'])}"
+    return f"{fit['answer']['sentence']}\nWhy this law: {fit['answer']['why']}."
 
 
 def _step(module: str, *arguments: str) -> None:

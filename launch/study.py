@@ -19,11 +19,12 @@ from ml_collections import ConfigDict
 from launch import overrides
 from looped_jax.config import MAY_CHANGE, RunConfig, resolve, to_json
 from looped_jax.errors import UserError
-from looped_jax.files import read_json, sha256_of_json
+from looped_jax.files import read_json, sha256_of_json, write_json
 from looped_jax.model.accounting import count_parameters
 from looped_jax.run_folder import RunFolder
 
 RUNS = "runs"
+PLAN = "study.json"
 ID_DIGITS = 8
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")
 _MAX_FOLDERS_NAMED = 3
@@ -166,6 +167,14 @@ def refuse_strangers(study: Study, out: Path) -> None:
             f"({named}{f' and {more} more' if more > 0 else ''}): its configs have changed; "
             "move them away or choose another --out"
         )
+
+
+def write_plan(study: Study, out: Path) -> None:
+    """Writes OUT/study.json, from which an analysis tells how much of a study is done."""
+    runs = [
+        {"name": run.name, "folder": str(run.folder.path.relative_to(out))} for run in study.runs
+    ]
+    write_json(out / PLAN, {"study": study.name, "runs": runs})
 
 
 def _configs_of(path: Path) -> Any:

@@ -39,7 +39,7 @@ from launch.resources import Resources, resources_from_flags
 from launch.slurm import Job, SlurmBackend
 from launch.slurm_preview import describe_jobs
 from launch.snapshot import Snapshot, snapshot
-from launch.study import PlannedRun, Study, group_by_shape, load_study, refuse_strangers
+from launch.study import PlannedRun, Study, group_by_shape, load_study, refuse_strangers, write_plan
 from launch.table import results_table
 from looped_jax import cli
 from looped_jax.errors import UserError
@@ -74,6 +74,7 @@ def run_study(study: Study, out: Path, workers: int | None, console: Console, ag
     environments = worker_environments(workers)
     with _only_sweep_in(writable_folder(out)):
         refuse_strangers(study, out)
+        write_plan(study, out)
         states = {run.name: snapshot(run) for run in study.runs}
         left = [run for run in study.runs if not is_over(states[run.name])]
         _say(console, _heading(study, states, len(environments)))
@@ -180,6 +181,7 @@ def submit_study(
     """
     with _only_sweep_in(writable_folder(out)):
         refuse_strangers(study, out)
+        write_plan(study, out)
         jobs = backend.jobs()
         backend.settle(jobs)
         states = {run.name: snapshot(run) for run in study.runs}

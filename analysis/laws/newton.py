@@ -12,8 +12,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.laws.laws import FloatArray
-from analysis.laws.problem import (
+from analysis.laws.counting import BoolArray, FloatArray
+from analysis.laws.power_laws import (
     ALPHA,
     BETA,
     LOG_A,
@@ -21,11 +21,11 @@ from analysis.laws.problem import (
     LOG_E,
     NAMES,
     PHI,
-    BoolArray,
-    Problem,
+    PowerLaws,
     chunks,
     gram,
 )
+from analysis.laws.problem import Minima
 
 MAX_STEPS = 1000
 #: Stop when a further step promises less than this share of the objective.
@@ -35,19 +35,7 @@ CONVERGED = 1e-9
 MIN_DAMPING = 1e-12
 
 
-@dataclass(frozen=True)
-class Minima:
-    """Where S fits ended: parameters, Σ w·Huber, and whether each is at a minimum."""
-
-    theta_SP: FloatArray
-    objective_S: FloatArray
-    converged_S: BoolArray
-
-    def __getitem__(self, rows: list[int] | BoolArray) -> Minima:
-        return Minima(self.theta_SP[rows], self.objective_S[rows], self.converged_S[rows])
-
-
-def minimise(problem: Problem, theta_SP: FloatArray, weights_SN: FloatArray) -> Minima:
+def minimise(problem: PowerLaws, theta_SP: FloatArray, weights_SN: FloatArray) -> Minima:
     """Polish S starts; ``weights_SN`` may have one row for all."""
     theta_SP = np.clip(theta_SP, problem.lower_P, problem.upper_P)
     n_fits, n_runs = len(theta_SP), len(problem.log_loss_N)
@@ -63,22 +51,6 @@ def minimise(problem: Problem, theta_SP: FloatArray, weights_SN: FloatArray) -> 
 
 
 # --- the objective and its derivatives ---------------------------------------------------------
-
-
-def residuals(problem: Problem, theta_SP: FloatArray) -> FloatArray:
-    """log L̂ − log L, (S, N)."""
-    return _Terms.at(problem, theta_SP).residual_SN
-
-
-def objective(problem: Problem, theta_SP: FloatArray, weights_SN: FloatArray) -> FloatArray:
-    """Σ w·Huber, (S,)."""
-    return _huber_sum(residuals(problem, theta_SP), weights_SN, problem.delta)
-
-
-def residual_jacobian(problem: Problem, theta_P: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """∂(log L̂)/∂θ (P, N) and log L̂ − log L (N,) of one fit."""
-    terms = _Terms.at(problem, theta_P[None])
-    return terms.jacobian(problem)[0], terms.residual_SN[0]
 
 
 def _huber_sum(residual_SN: FloatArray, weights_SN: FloatArray, delta: float) -> FloatArray:
@@ -116,7 +88,7 @@ class _Terms(_Rows):
     alpha_S: FloatArray
 
     @staticmethod
-    def at(problem: Problem, theta_SP: FloatArray) -> _Terms:
+    def at(problem: PowerLaws, theta_SP: FloatArray) -> _Terms:
         log_e, log_a, log_b, alpha, beta, phi = (column[:, None] for column in theta_SP.T)
         log_recurrent = problem.log_rec_N + phi * problem.log_r_N
         log_n = np.logaddexp(problem.log_once_N, log_recurrent)
@@ -135,7 +107,7 @@ class _Terms(_Rows):
             theta_SP[:, ALPHA],
         )
 
-    def jacobian(self, problem: Problem) -> FloatArray:
+    def jacobian(self, problem: PowerLaws) -> FloatArray:
         """∂ρ/∂θ, (S, P, N)."""
         jac = np.empty((len(self.alpha_S), len(NAMES), self.log_n_SN.shape[1]))
         jac[:, LOG_E] = self.floor_SN
@@ -148,7 +120,7 @@ class _Terms(_Rows):
         return jac
 
     def derivatives(
-        self, problem: Problem, weights_SN: FloatArray
+        self, problem: PowerLaws, weights_SN: FloatArray
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Gradient (S, P), exact Hessian (S, P, P) and its positive semidefinite majoriser.
 
@@ -194,7 +166,7 @@ def _add(matrix_SPP: FloatArray, i: int, j: int, value_S: FloatArray) -> None:
 
 
 def _newton(
-    problem: Problem, theta_SP: FloatArray, weights_SN: FloatArray
+    problem: PowerLaws, theta_SP: FloatArray, weights_SN: FloatArray
 ) -> tuple[FloatArray, FloatArray, BoolArray]:
     n_fits = len(theta_SP)
     weights_SN = np.broadcast_to(weights_SN, (n_fits, weights_SN.shape[1]))
@@ -256,7 +228,9 @@ class _Point(_Rows):
     centre_S: FloatArray
 
     @staticmethod
-    def at(problem: Problem, theta_SP: FloatArray, terms: _Terms, weights_SN: FloatArray) -> _Point:
+    def at(
+        problem: PowerLaws, theta_SP: FloatArray, terms: _Terms, weights_SN: FloatArray
+    ) -> _Point:
         return _Point(
             theta_SP,
             _huber_sum(terms.residual_SN, weights_SN, problem.delta),
@@ -275,7 +249,7 @@ class _Step(_Rows):
     frozen_SP: BoolArray
 
 
-def _damped_step(problem: Problem, here: _Point, damping_S: FloatArray) -> _Step:
+def _damped_step(problem: PowerLaws, here: _Point, damping_S: FloatArray) -> _Step:
     damped = damping_S[:, None, None] * _metric(problem, here)
     curvature = here.hessian_SPP + damped
     # Where the exact Hessian is not positive definite among the free parameters, use the majoriser.
@@ -285,13 +259,13 @@ def _damped_step(problem: Problem, here: _Point, damping_S: FloatArray) -> _Step
     return _solve_in_box(problem, here, curvature)
 
 
-def _pushed_outward(problem: Problem, here: _Point) -> BoolArray:
+def _pushed_outward(problem: PowerLaws, here: _Point) -> BoolArray:
     """Parameters at an edge of the box that the gradient holds there."""
     at_lower, at_upper = here.theta_SP <= problem.lower_P, here.theta_SP >= problem.upper_P
     return (at_lower & (here.gradient_SP >= 0)) | (at_upper & (here.gradient_SP <= 0))
 
 
-def _solve_in_box(problem: Problem, here: _Point, curvature_SPP: FloatArray) -> _Step:
+def _solve_in_box(problem: PowerLaws, here: _Point, curvature_SPP: FloatArray) -> _Step:
     theta_SP, gradient_SP = here.theta_SP, here.gradient_SP
     at_lower, at_upper = theta_SP <= problem.lower_P, theta_SP >= problem.upper_P
     frozen = _pushed_outward(problem, here)
@@ -314,7 +288,7 @@ def _solve_in_box(problem: Problem, here: _Point, curvature_SPP: FloatArray) -> 
 
 
 def _corrected(
-    problem: Problem,
+    problem: PowerLaws,
     here: _Point,
     step: _Step,
     terms: _Terms,
@@ -335,7 +309,7 @@ def _corrected(
     return np.clip(here.theta_SP + step.step_SP + bend_SP, problem.lower_P, problem.upper_P)
 
 
-def _metric(problem: Problem, here: _Point) -> FloatArray:
+def _metric(problem: PowerLaws, here: _Point) -> FloatArray:
     """Marquardt's diagonal, taken where log A and α (log B and β) are least correlated.
 
     That is at the middle of log N (log D): log A = a + α·centre. The diagonal is found in (a, …)

@@ -1,90 +1,115 @@
-"""The fitting problem: logs of the runs, the width of the Huber loss, the box.
+"""The fitting problem: a law, the runs, the box; and what every solver returns.
 
-Shapes of the whole optimiser: S fits (starts × weightings), P = 6 parameters in the order of
-:data:`NAMES`, N runs. A Chinchilla law is the joint law with log r = 0 and φ fixed.
+Shapes of all solvers: S fits (starts × weightings), P parameters in the order of
+``Law.theta_names``, K coefficients, J exponents, N runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.laws.laws import FloatArray
+from analysis.errors import AnalysisError
+from analysis.laws.counting import BoolArray, FloatArray
+from analysis.laws.law import Law, Runs
 
-BoolArray = NDArray[np.bool_]
+T = TypeVar("T", bound=np.generic)
 
-NAMES = ("log_E", "log_A", "log_B", "alpha", "beta", "phi")
-LOG_E, LOG_A, LOG_B, ALPHA, BETA, PHI = range(6)
 
-#: The box of the iso-depth paper, arXiv:2604.21106.
-LOWER = np.array([-3.0, -5.0, -5.0, 0.0, 0.0, -3.0])
-UPPER = np.array([2.0, 35.0, 35.0, 2.5, 2.5, 3.0])
+@dataclass(frozen=True)
+class Minima:
+    """Where S fits ended: θ, the objective, and whether each is at a minimum."""
 
-#: How many (fit, run) pairs are worked on at a time: some thirty float64 temporaries of this size.
-CHUNK = 100_000
-#: How many runs a matrix product sums at a time.
-SUM_BLOCK = 8192
+    theta_SP: FloatArray
+    objective_S: FloatArray
+    converged_S: BoolArray
+
+    def __getitem__(self, rows: Any) -> Minima:
+        return Minima(self.theta_SP[rows], self.objective_S[rows], self.converged_S[rows])
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is fitted: logs of the runs, the Huber width and the box."""
+    """What is fitted. The objective of a weighting w is Σ w·Huber(log L̂ − log L), or, for a law
+    without δ, Σ w·(L̂ − L)²/2."""
 
-    log_once_N: FloatArray
-    log_rec_N: FloatArray
-    log_r_N: FloatArray
-    log_tokens_N: FloatArray
-    log_loss_N: FloatArray
-    delta: float
+    law: Law
+    runs: Runs
+    loss_N: FloatArray
     lower_P: FloatArray
     upper_P: FloatArray
 
     @staticmethod
-    def from_booked(frame: pd.DataFrame, delta: float) -> Problem:
-        """The joint law on a booked table (see ``laws.book_injection``)."""
-
-        def log(name: str) -> FloatArray:
-            with np.errstate(divide="ignore"):  # n_once = 0: log is −inf, as it should be
-                return np.log(frame[name].to_numpy(np.float64))
-
-        return Problem(
-            log("n_once"), log("n_rec"), log("r"), log("tokens"), log("loss"), delta, LOWER, UPPER
-        )
-
-    def fixed(self, index: int, value: float) -> Problem:
-        """The same with one parameter held at a value."""
-        lower, upper = self.lower_P.copy(), self.upper_P.copy()
-        lower[index] = upper[index] = value
-        return replace(self, lower_P=lower, upper_P=upper)
+    def of(law: Law, counted: pd.DataFrame, held: Mapping[str, float] | None = None) -> Problem:
+        """A law on a table in which the injection is counted; ``held`` fixes exponents."""
+        coefficients = [
+            (-np.inf, np.inf) if c.signed else (c.log_low, c.log_high)
+            for c in law.coefficients.values()
+        ]
+        exponents = {name: (e.low, e.high) for name, e in law.exponents.items()}
+        for name, value in (held or {}).items():
+            low, high = exponents[name]
+            if not low <= value <= high:
+                raise AnalysisError(f"{name} {value:g}: allowed is {low:g} to {high:g}")
+            exponents[name] = (value, value)
+        lower, upper = np.array([*coefficients, *exponents.values()], np.float64).T
+        return Problem(law, Runs.of(counted), counted["loss"].to_numpy(np.float64), lower, upper)
 
     @property
     def free_P(self) -> BoolArray:
         """Which parameters may move."""
         return self.lower_P < self.upper_P
 
+    @property
+    def n_coefficients(self) -> int:
+        return len(self.law.coefficients)
+
+    def exponents(self, theta: NDArray[T]) -> NDArray[T]:
+        """The exponents' part of θ."""
+        return theta[..., self.n_coefficients :]
+
     def random_starts(self, n: int, rng: np.random.Generator) -> FloatArray:
-        """(n, 3) uniform draws of (α, β, φ) from the box."""
-        return rng.uniform(self.lower_P[ALPHA:], self.upper_P[ALPHA:], (n, 3))
+        """(n, J) uniform draws of the exponents from their box."""
+        low, high = self.exponents(self.lower_P), self.exponents(self.upper_P)
+        return rng.uniform(low, high, (n, len(low)))
+
+    def at_edge(self, theta: FloatArray) -> BoolArray:
+        """Free parameters at (or beyond) an edge of the box."""
+        edge = (theta <= self.lower_P + 1e-9) | (theta >= self.upper_P - 1e-9)
+        return np.asarray(edge & self.free_P)
+
+    def residuals(self, theta_SP: FloatArray) -> FloatArray:
+        """log L̂ − log L, or L̂ − L for a law without δ, (S, N)."""
+        params = {name: v[:, None] for name, v in self.law.params(theta_SP).items()}
+        predicted = self.law.predict(params, self.runs)
+        if self.law.delta is None:
+            return predicted - self.loss_N
+        return np.log(predicted) - np.log(self.loss_N)
 
 
-def chunks(n_fits: int, n_runs: int) -> Iterator[slice]:
-    size = max(1, CHUNK // n_runs)
-    return (slice(i, min(i + size, n_fits)) for i in range(0, n_fits, size))
+@dataclass(frozen=True)
+class Solver:
+    """How a law is fitted.
 
-
-def gram(left_SPN: FloatArray, right_SQN: FloatArray) -> FloatArray:
-    """Σ_n left·right, (S, P, Q), in blocks of runs.
-
-    BLAS splits longer sums over threads, which makes results depend on the machine and, where cores
-    are busy, costs many times what it saves.
+    Attributes:
+      solve: (problem, exponents (S, J) to start from, weights (S, N) or (1, N)) to ``Minima``.
+      starts: random starts of one fit unless asked otherwise.
+      resample_starts: random starts of a resample, beside the whole fit's optimum and one near it.
     """
-    n_runs = left_SPN.shape[2]
-    total = np.zeros((left_SPN.shape[0], left_SPN.shape[1], right_SQN.shape[1]))
-    for first in range(0, n_runs, SUM_BLOCK):
-        block = slice(first, first + SUM_BLOCK)
-        total += left_SPN[..., block] @ right_SQN[..., block].swapaxes(1, 2)
-    return total
+
+    solve: Callable[[Problem, FloatArray, FloatArray], Minima]
+    starts: int
+    resample_starts: int
+
+
+def jacobian(residuals: Callable[[FloatArray], FloatArray], theta_P: FloatArray) -> FloatArray:
+    """∂residuals/∂θ (P, N) by central differences of fourth order, in one call."""
+    step = 1e-3 * np.eye(len(theta_P))
+    around = theta_P + np.concatenate([step, -step, 2 * step, -2 * step])
+    up, down, up2, down2 = np.split(residuals(around), 4)
+    return (8.0 * (up - down) - (up2 - down2)) / 12e-3

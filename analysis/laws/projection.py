@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.laws.laws import FloatArray
-from analysis.laws.problem import ALPHA, BoolArray, Problem, chunks, gram
+from analysis.laws.counting import BoolArray, FloatArray
+from analysis.laws.power_laws import ALPHA, PowerLaws, chunks, gram
 
 MAX_STEPS = 40
 #: Stop when a step promises less than this share of the squares: the rest is Newton's.
@@ -25,7 +25,7 @@ TOLERANCE = 1e-3
 SUBSETS = [list(s) for size in (1, 2, 3) for s in itertools.combinations(range(3), size)]
 
 
-def project(problem: Problem, shape_S3: FloatArray, weights_SN: FloatArray) -> FloatArray:
+def project(problem: PowerLaws, shape_S3: FloatArray, weights_SN: FloatArray) -> FloatArray:
     """θ (S, P) near an optimum from starts (α, β, φ); ``weights_SN`` may have one row for all."""
     theta = np.empty((len(shape_S3), 6))
     shared = len(weights_SN) == 1
@@ -35,7 +35,7 @@ def project(problem: Problem, shape_S3: FloatArray, weights_SN: FloatArray) -> F
     return np.clip(theta, problem.lower_P, problem.upper_P)
 
 
-def _search(problem: Problem, shape_S3: FloatArray, weights_SN: FloatArray) -> FloatArray:
+def _search(problem: PowerLaws, shape_S3: FloatArray, weights_SN: FloatArray) -> FloatArray:
     weights_SN = np.broadcast_to(weights_SN, (len(shape_S3), weights_SN.shape[1]))
     lower, upper = problem.lower_P[ALPHA:], problem.upper_P[ALPHA:]
     state = _solve_terms(problem, np.clip(shape_S3, lower, upper), weights_SN)
@@ -96,7 +96,7 @@ class _Solved:
         )
 
 
-def _solve_terms(problem: Problem, shape_S3: FloatArray, weights_SN: FloatArray) -> _Solved:
+def _solve_terms(problem: PowerLaws, shape_S3: FloatArray, weights_SN: FloatArray) -> _Solved:
     alpha, beta, phi = (column[:, None] for column in shape_S3.T)
     log_recurrent = problem.log_rec_N + phi * problem.log_r_N
     log_n = np.logaddexp(problem.log_once_N, log_recurrent)

@@ -1,8 +1,8 @@
 """Compute-optimal allocation: the minimum of the fitted law under the exact FLOPs function.
 
 At a budget C and one r, a width d fixes everything: N_eff(d), and D = C / FLOPs-per-token(d). The
-optimum is where a little more width gains as much as the tokens it costs. This is a definition of
-N*(C) and D*(C) of its own, not the vertices of `isoflop`; nothing here reads a parabola.
+optimum is the width of least loss. This is a definition of N*(C) and D*(C) of its own, not the
+vertices of `isoflop`; nothing here reads a parabola.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from scipy.optimize import elementwise
 
 from analysis.errors import NotIdentifiedError
 from analysis.estimate import Estimate, central95, estimate
-from analysis.laws.laws import FloatArray, Injection, JointLaw
-from analysis.tables.flops import Architecture, WidthPolynomial, architectures
+from analysis.laws.counting import FloatArray, Injection
+from analysis.laws.law import FittedLaw, Runs
+from analysis.tables.flops import Architecture, architectures
 from analysis.tables.runs import RunTable
 
 # The search reaches this factor beyond the widths of the runs; further out the law says nothing.
 WIDTH_REACH = 1e4
+# A minimum this near (in log width) to an end of the search is none: the loss falls beyond.
+EDGE = 0.01
 # Points of a drawn frontier.
 GRID = 41
 
@@ -86,7 +89,7 @@ class Allocation:
     """Everything the fitted law says about spending compute, per r in ascending order.
 
     `optima` over a fine grid of budgets within the study's range; `at_budgets` at the study's own.
-    `gaps` and `sizes` compare with r = 1 and are empty when no run has it.
+    `gaps` and `sizes` compare with r = 1 and are empty when no run has it; `sizes` need a φ.
     """
 
     injection: Injection
@@ -98,21 +101,22 @@ class Allocation:
     sizes: list[EquivalentSize]
 
 
-def allocate(table: RunTable, law: JointLaw, resamples: pd.DataFrame | None) -> Allocation:
+def allocate(table: RunTable, fitted: FittedLaw, resamples: pd.DataFrame | None) -> Allocation:
     """Allocation, frontiers and equivalent sizes of a fitted law.
 
-    resamples: columns phi, alpha, beta, E, A, B, one accepted bootstrap resample a row; None
-    leaves the intervals out. Raises InputError when the FLOPs function of width is not known
+    resamples: a column a parameter, one accepted bootstrap resample a row; None leaves the
+    intervals out. Raises InputError when the FLOPs function of width is not known
     exactly, NotIdentifiedError when the law has no optimum.
     """
     designs = architectures(table.runs)
     budgets = np.unique(table.runs["budget"].to_numpy(np.float64))
     grid = np.geomspace(budgets[0], budgets[-1], GRID) if len(budgets) > 1 else budgets
-    on_grid = _frontiers(law, designs, table.injection, grid, resamples)
-    at_budgets = _frontiers(law, designs, table.injection, budgets, resamples)
+    on_grid = _frontiers(fitted, designs, table.injection, grid, resamples)
+    at_budgets = _frontiers(fitted, designs, table.injection, budgets, resamples)
     growths = [growth(*pair) for pair in on_grid.values()] if len(budgets) > 1 else []
     looped = [r for r in designs if r != 1] if 1 in designs else []
-    phi = None if resamples is None else resamples["phi"].to_numpy(np.float64)
+    drawn = None if resamples is None else resampled(fitted, resamples)
+    sized = looped if fitted.law.has_phi else []
     return Allocation(
         injection=table.injection,
         optima=[optima for optima, _ in on_grid.values()],
@@ -120,23 +124,30 @@ def allocate(table: RunTable, law: JointLaw, resamples: pd.DataFrame | None) -> 
         growth=growths,
         gaps=[_gap(on_grid[r], on_grid[1]) for r in looped],
         gaps_at_budgets=[_gap(at_budgets[r], at_budgets[1]) for r in looped],
-        sizes=[equivalent_size(law, designs[r], designs[1], table.injection, phi) for r in looped],
+        sizes=[
+            equivalent_size(fitted, designs[r], designs[1], table.injection, drawn) for r in sized
+        ],
     )
 
 
+def resampled(fitted: FittedLaw, resamples: pd.DataFrame) -> FittedLaw:
+    """The same law with S values (S, 1) for every parameter."""
+    columns = {name: resamples[name].to_numpy(np.float64)[:, None] for name in fitted.params}
+    return FittedLaw(fitted.law, columns)
+
+
 def _frontiers(
-    law: JointLaw,
+    fitted: FittedLaw,
     designs: Mapping[float, Architecture],
     injection: Injection,
     budgets: FloatArray,
     resamples: pd.DataFrame | None,
 ) -> dict[float, tuple[Optima, Optima | None]]:
+    drawn = None if resamples is None else resampled(fitted, resamples)
     return {
         r: (
-            optimal_allocation(law, design, injection, budgets),
-            None
-            if resamples is None
-            else resampled_allocation(resamples, design, injection, budgets),
+            optimal_allocation(fitted, design, injection, budgets),
+            None if drawn is None else least_loss(drawn, design, injection, budgets),
         )
         for r, design in designs.items()
     }
@@ -147,75 +158,53 @@ def _gap(mine: tuple[Optima, Optima | None], unlooped: tuple[Optima, Optima | No
 
 
 def optimal_allocation(
-    law: JointLaw, architecture: Architecture, injection: Injection, budgets: FloatArray
+    fitted: FittedLaw, architecture: Architecture, injection: Injection, budgets: FloatArray
 ) -> Optima:
     """The optimum of one fitted law at every budget.
 
-    Raises NotIdentifiedError when a term of the law has vanished, so that no width is best.
+    Raises NotIdentifiedError when no width is best, as where a term of the law has vanished.
     """
-    optima = _minimise(law.params(), architecture, injection, np.asarray(budgets, np.float64))
+    optima = least_loss(fitted, architecture, injection, np.asarray(budgets, np.float64))
     if np.isnan(optima.loss).any():
+        values = ", ".join(f"{n} = {v:.3g}" for n, v in fitted.params.items())
         raise NotIdentifiedError(
-            f"r = {architecture.r:g}: the fitted law (A = {law.A:.3g}, alpha = {law.alpha:.3g}, "
-            f"B = {law.B:.3g}, beta = {law.beta:.3g}) has no compute-optimal width within a factor "
-            f"{WIDTH_REACH:g} of the runs' widths"
+            f"r = {architecture.r:g}: the fitted law ({values}) has no compute-optimal width "
+            f"within a factor {WIDTH_REACH:g} of the runs' widths"
         )
     return optima
 
 
-def resampled_allocation(
-    resamples: pd.DataFrame, architecture: Architecture, injection: Injection, budgets: FloatArray
+def least_loss(
+    fitted: FittedLaw, architecture: Architecture, injection: Injection, budgets: FloatArray
 ) -> Optima:
-    """The optima of S laws at once, one a row (phi, alpha, beta, E, A, B); arrays (S, C)."""
-    columns = {
-        name: resamples[name].to_numpy(np.float64)[:, None]
-        for name in ("phi", "alpha", "beta", "E", "A", "B")
-    }
-    return _minimise(columns, architecture, injection, np.asarray(budgets, np.float64))
-
-
-def _minimise(
-    params: Mapping[str, float | FloatArray],
-    architecture: Architecture,
-    injection: Injection,
-    budgets: FloatArray,
-) -> Optima:
-    n_effective = architecture.n_effective(params["phi"], injection)
+    """The optimum at every budget (C,); (S, C) for a law with S values (S, 1) per parameter."""
+    names = list(fitted.params)
+    n_once, n_rec = architecture.counted(injection)
     cost = architecture.flops_per_token
-    alpha, beta, E, A, B = (params[name] for name in ("alpha", "beta", "E", "A", "B"))
-    with np.errstate(divide="ignore"):
-        log_gain, log_price = np.log(alpha * np.asarray(A)), np.log(beta * np.asarray(B))
 
-    def slope(log_d, log_gain, log_price, alpha, beta, linear, quadratic, log_budget):
-        """Log ratio of what width gains to what its tokens cost; falling, 0 at the optimum.
-
-        dL/dlog d = −αA·N^−α·ε_N + βB·D^−β·ε_f with ε the elasticities of N_eff and of the cost.
-        """
+    def loss(log_d, budgets, *values):
         d = np.exp(log_d)
-        n = WidthPolynomial(linear, quadratic)
-        gain = log_gain - alpha * np.log(n(d)) + np.log(n.elasticity(d))
-        log_tokens = log_budget - np.log(cost(d))
-        return gain - (log_price - beta * log_tokens + np.log(cost.elasticity(d)))
+        runs = Runs(n_once(d), n_rec(d), np.full_like(d, architecture.r), budgets / cost(d))
+        return fitted.law.predict(dict(zip(names, values, strict=True)), runs)
 
-    # The root finder drops the elements it has finished, so everything that varies is an argument.
-    varying = np.broadcast_arrays(
-        log_gain, log_price, alpha, beta, n_effective.linear, n_effective.quadratic, np.log(budgets)
-    )
-    low = np.full(varying[0].shape, np.log(architecture.d_min / WIDTH_REACH))
-    high = np.full(varying[0].shape, np.log(architecture.d_max * WIDTH_REACH))
+    # The search drops the elements it has finished, so everything that varies is an argument.
+    varying = np.broadcast_arrays(budgets, *(np.asarray(fitted.params[n]) for n in names))
+    start = np.full(varying[0].shape, np.log(architecture.d_min * architecture.d_max) / 2)
+    low = np.full_like(start, np.log(architecture.d_min / WIDTH_REACH))
+    high = np.full_like(start, np.log(architecture.d_max * WIDTH_REACH))
     with np.errstate(invalid="ignore"):
-        found = elementwise.find_root(slope, (low, high), args=varying)
-        d = np.where(found.success, np.exp(found.x), np.nan)
-    tokens = budgets / cost(d)
-    n_eff = n_effective(d)
+        around = elementwise.bracket_minimum(loss, start, xmin=low, xmax=high, args=varying)
+        found = elementwise.find_minimum(loss, around.bracket, args=varying)
+    inner = around.success & found.success & (found.x > low + EDGE) & (found.x < high - EDGE)
+    d = np.exp(np.where(inner, found.x, np.nan))
     return Optima(
         r=architecture.r,
         budgets=budgets,
         d_model=d,
         n_params=architecture.n_params(d),
-        n_effective=n_eff,
-        tokens=tokens,
-        loss=E + A * n_eff**-alpha + B * tokens**-beta,
+        n_effective=architecture.n_effective(fitted.phi, injection)(d),
+        tokens=budgets / cost(d),
+        loss=np.where(inner, found.f_x, np.nan),
         extrapolated=(d < architecture.d_min) | (d > architecture.d_max),
     )
 
@@ -232,15 +221,15 @@ def frontier_gap(
 
 
 def equivalent_size(
-    law: JointLaw,
+    fitted: FittedLaw,
     architecture: Architecture,
     reference: Architecture,
     injection: Injection,
-    phi_resamples: FloatArray | None,
+    drawn: FittedLaw | None,
 ) -> EquivalentSize:
     """Compare r with r = 1 at the same width, the middle of the runs' widths on a log scale."""
     d = float(np.sqrt(architecture.d_min * architecture.d_max))
-    whole = reference.n_effective(law.phi, injection)(d)
+    whole = reference.n_effective(fitted.phi, injection)(d)
 
     def ratio(phi):
         return architecture.n_effective(phi, injection)(d) / whole
@@ -250,7 +239,7 @@ def equivalent_size(
         d_model=d,
         unique=float(architecture.n_params(d) / reference.n_params(d)),
         effective=estimate(
-            float(ratio(law.phi)), None if phi_resamples is None else ratio(phi_resamples)
+            float(ratio(fitted.phi)), None if drawn is None else ratio(drawn.phi[:, 0])
         ),
     )
 

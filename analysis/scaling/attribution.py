@@ -1,21 +1,21 @@
 """Where the loss difference between two studies comes from, and what it does to the best width.
 
 At equal budget and width a variant can be better because its FLOPs buy more tokens, or because its
-parameters are worth more. The data term of the fitted law says what the tokens account for; the
-rest is capacity.
+parameters are worth more. The fitted law says what the tokens account for; the rest is capacity.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from analysis.estimate import Estimate, estimate
-from analysis.laws.laws import FloatArray, JointLaw
-from analysis.scaling.allocation import optimal_allocation, resampled_allocation
+from analysis.laws.counting import FloatArray
+from analysis.laws.law import FittedLaw, Runs
+from analysis.scaling.allocation import least_loss, optimal_allocation, resampled
 from analysis.tables.flops import Architecture
 from analysis.tables.runs import RunTable
 
@@ -24,8 +24,9 @@ from analysis.tables.runs import RunTable
 class LossShares:
     """Variant minus baseline loss (nats) over runs of equal (budget, r, width); negative is a gain.
 
-    tokens: what the different number of tokens accounts for, by the data term of the baseline's
-    law. capacity: the rest. from_phi: what Δφ alone predicts, by the capacity term of that law.
+    tokens: what the different number of tokens accounts for, by the baseline's law at the
+    baseline's size. capacity: the rest. from_phi: what the variant's matrices and φ alone predict,
+    by that law at the baseline's tokens.
     """
 
     r: float
@@ -54,7 +55,7 @@ class WidthShift:
 def loss_shares(
     ours: RunTable,
     theirs: RunTable,
-    laws: Sequence[JointLaw],
+    laws: Sequence[FittedLaw],
     draws: Sequence[pd.DataFrame],
     weights: pd.DataFrame,
 ) -> list[LossShares]:
@@ -75,50 +76,44 @@ def loss_shares(
         total = drawn.sum(axis=1, keepdims=True)
         # A resample without any cell of this r says nothing about it.
         share = np.divide(drawn, total, out=np.full_like(drawn, np.nan), where=total > 0)
-        parts = _parts(mine, float(r), laws[0].params(), laws[1].phi)
-        resampled = _parts(
-            mine,
-            float(r),
-            {name: draws[0][name].to_numpy()[:, None] for name in draws[0]},
-            draws[1]["phi"].to_numpy()[:, None],
-        )
+        parts = _parts(mine, float(r), laws[0], laws[1].phi)
+        drawn_laws = [resampled(law, draw) for law, draw in zip(laws, draws, strict=True)]
+        drawn_parts = _parts(mine, float(r), drawn_laws[0], drawn_laws[1].phi)
         values = {
-            name: estimate(float(parts[name].mean()), (share * resampled[name]).sum(axis=1))
+            name: estimate(float(parts[name].mean()), (share * drawn_parts[name]).sum(axis=1))
             for name in parts
         }
         result.append(LossShares(r=float(r), n_pairs=len(mine), **values))
     return result
 
 
-def _parts(
-    pairs: pd.DataFrame, r: float, law: Mapping[str, float | FloatArray], phi_variant
-) -> dict[str, FloatArray]:
+def _parts(pairs: pd.DataFrame, r: float, law: FittedLaw, phi_variant) -> dict[str, FloatArray]:
     """Per matched pair, (pairs,) or (R, pairs): the loss difference and its parts, in nats."""
 
     def column(name: str) -> FloatArray:
         return pairs[name].to_numpy(np.float64)
 
-    def data_term(study: str) -> FloatArray:
-        return law["B"] * column(f"tokens_{study}") ** -law["beta"]
+    def loss(size: str, tokens: str, phi) -> FloatArray:
+        """By the baseline's law, the block of `size` worth what φ makes of it."""
+        block = column(f"n_rec_{size}") * r ** (phi - law.phi)
+        counts = column(f"n_once_{size}"), block, np.full(len(pairs), r), column(f"tokens_{tokens}")
+        return law.predict(Runs(*counts))
 
-    def capacity_term(study: str, phi) -> FloatArray:
-        n_effective = column(f"n_once_{study}") + r**phi * column(f"n_rec_{study}")
-        return law["A"] * n_effective ** -law["alpha"]
-
+    baseline = loss("b", "b", law.phi)
     measured = column("loss_v") - column("loss_b")
-    tokens = data_term("v") - data_term("b")
+    tokens = loss("b", "v", law.phi) - baseline
     return {
         "measured": np.broadcast_to(measured, np.shape(tokens)),
         "tokens": tokens,
         "capacity": measured - tokens,
-        "from_phi": capacity_term("v", phi_variant) - capacity_term("b", law["phi"]),
+        "from_phi": loss("v", "b", phi_variant) - baseline,
     }
 
 
 def width_shifts(
     ours: RunTable,
     designs: tuple[dict[float, Architecture], dict[float, Architecture]],
-    laws: Sequence[JointLaw],
+    laws: Sequence[FittedLaw],
     draws: Sequence[pd.DataFrame],
 ) -> list[WidthShift]:
     """Per looped r, from both laws and their paired resamples."""
@@ -132,8 +127,8 @@ def width_shifts(
             for law, design in zip(laws, pair, strict=True)
         ]
         drawn = [
-            resampled_allocation(draw, design, injection, budgets)
-            for draw, design in zip(draws, pair, strict=True)
+            least_loss(resampled(law, draw), design, injection, budgets)
+            for law, draw, design in zip(laws, draws, pair, strict=True)
         ]
         ratio, ratios = (
             np.exp(np.log(v.d_model / b.d_model).mean(axis=-1)) for b, v in (best, drawn)

@@ -16,11 +16,16 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.errors import AnalysisError, NotIdentifiedError
-from analysis.laws.laws import FloatArray, Injection
-from analysis.laws.newton import minimise
-from analysis.laws.problem import ALPHA, CHUNK, PHI, BoolArray, Problem
-from analysis.laws.projection import project
-from analysis.scaling.fit import FitResult, booked_frame, same_objective
+from analysis.laws.counting import BoolArray, FloatArray, Injection
+from analysis.laws.power_laws import CHUNK
+from analysis.laws.problem import Problem
+from analysis.scaling.fit import (
+    FitResult,
+    booked_frame,
+    free_exponents,
+    make_problem,
+    same_objective,
+)
 from analysis.tables.runs import RunTable
 
 Unit = Literal["cell", "run", "budget", "r"]
@@ -44,18 +49,17 @@ RESAMPLES = 1000
 MIN_BLOCKS = 6
 #: With fewer blocks the interval is known to be somewhat too narrow.
 FEW_BLOCKS = 20
-#: Every resample is refitted from the main optimum, from around it and from random points of the
-#: box; from many more of those when no two agree.
-JITTERED, RANDOM, RETRIED = 1, 2, 32
-#: Spread of the jitter in (α, β, φ).
-JITTER = np.array([0.1, 0.1, 0.3])
+#: Random starts of a resample of which no two agree on its optimum.
+RETRIED = 32
+#: Every resample also starts near the whole fit's optimum: so far off, in widths of the box.
+JITTER = 0.05
 
 
 @dataclass(frozen=True)
 class Bootstrap:
     """Parameters of every resample.
 
-    ``estimates`` has one row a resample with columns phi, alpha, beta, E, A, B; NaN where the
+    ``estimates`` has one row a resample, one column a parameter of the law; NaN where the
     resample could not be fitted: ``missed`` (no agreement on its optimum) or ``unidentified``
     (it drew a single r, or fewer runs than parameters).
     """
@@ -121,9 +125,7 @@ def bootstrap_fit(
     if resamples < 2:
         raise AnalysisError(f"bootstrap {resamples}: at least 2 resamples")
     booked = booked_frame(runs, injection)
-    problem = Problem.from_booked(booked, fit.delta)
-    if "phi" not in fit.free:
-        problem = problem.fixed(PHI, float(fit.theta[PHI]))
+    problem = problem_of(fit, booked)
     rng = np.random.default_rng([seed, 1])
     block_N, n_blocks = blocks(booked, unit)
     counts_RB = draw_blocks(n_blocks, unit, resamples, rng)
@@ -132,22 +134,23 @@ def bootstrap_fit(
         raise NotIdentifiedError(
             f"bootstrap: only {int(refits.accepted_R.sum())} of {resamples} resamples can be fitted"
         )
-    edge = (refits.theta_RP <= problem.lower_P + 1e-9) | (refits.theta_RP >= problem.upper_P - 1e-9)
-    edge &= refits.accepted_R[:, None] & problem.free_P
-    at_bounds = {
-        name: int(count) for name, count in zip(_COLUMN_OF_THETA, edge.sum(0), strict=True) if count
-    }
+    edge = problem.at_edge(refits.theta_RP) & refits.accepted_R[:, None]
+    names = (*problem.law.coefficients, *problem.law.exponents)
+    at_bounds = {n: int(count) for n, count in zip(names, edge.sum(0), strict=True) if count}
     return Bootstrap(
         unit,
         n_blocks,
-        refits.frame(),
+        refits.frame(problem),
         missed=int((refits.identified_R & ~refits.accepted_R).sum()),
         unidentified=int((~refits.identified_R).sum()),
         at_bounds=at_bounds,
     )
 
 
-_COLUMN_OF_THETA = ("E", "A", "B", "alpha", "beta", "phi")
+def problem_of(fit: FitResult, counted: pd.DataFrame) -> Problem:
+    """What a fit solved, on a table in which the injection is counted."""
+    held = fit.phi is not None and not fit.is_free("phi")
+    return make_problem(counted, fit.law.name, fit.phi if held else None)
 
 
 def blocks(frame: pd.DataFrame, unit: Unit) -> tuple[NDArray[np.intp], int]:
@@ -178,12 +181,10 @@ class Refits:
     identified_R: BoolArray
     accepted_R: BoolArray
 
-    def frame(self) -> pd.DataFrame:
-        """phi, alpha, beta, E, A, B, one row a refit; NaN where it was not accepted."""
+    def frame(self, problem: Problem) -> pd.DataFrame:
+        """The law's parameters, one row a refit; NaN where it was not accepted."""
         theta = np.where(self.accepted_R[:, None], self.theta_RP, np.nan)
-        values = np.concatenate([np.exp(theta[:, :ALPHA]), theta[:, ALPHA:]], axis=1)
-        frame = pd.DataFrame(values, columns=list(_COLUMN_OF_THETA))
-        return frame[["phi", "alpha", "beta", "E", "A", "B"]]
+        return pd.DataFrame(problem.law.params(theta))[list(problem.law.names)]
 
 
 def refit(
@@ -197,7 +198,9 @@ def refit(
 
     A weighting that finds no agreement near ``theta_P`` is searched again over the whole box.
     """
-    n_resamples, n_runs = len(counts_RB), len(problem.log_loss_N)
+    n_resamples, n_runs = len(counts_RB), len(problem.loss_N)
+    warm = problem.exponents(theta_P)
+    width = problem.exponents(problem.upper_P - problem.lower_P)
     theta = np.full((n_resamples, len(theta_P)), np.nan)
     identified = np.zeros(n_resamples, bool)
     accepted = np.zeros(n_resamples, bool)
@@ -207,46 +210,45 @@ def refit(
         weights = counts_RB[rows][:, block_N].astype(np.float64)
         identified[rows] = _identified(problem, weights)
         fitted = np.flatnonzero(identified[rows])
-        best, agreed = _best_agreed(problem, theta_P, weights[fitted], JITTERED, RANDOM, rng)
+        shape = (len(fitted), 1, len(warm))
+        near = warm + JITTER * width * rng.standard_normal(shape)
+        anywhere = _random(problem, len(fitted), problem.law.solver.resample_starts, rng)
+        starts = np.concatenate([np.broadcast_to(warm, shape), near, anywhere], axis=1)
+        best, agreed = _best_agreed(problem, starts, weights[fitted])
         again = np.flatnonzero(~agreed)
         if len(again):
-            retry = weights[fitted[again]]
-            best[again], agreed[again] = _best_agreed(problem, theta_P, retry, 0, RETRIED, rng)
+            starts = _random(problem, len(again), RETRIED, rng)
+            best[again], agreed[again] = _best_agreed(problem, starts, weights[fitted[again]])
         theta[first + fitted], accepted[first + fitted] = best, agreed
     return Refits(theta, identified, accepted)
 
 
 def _identified(problem: Problem, weights_RN: FloatArray) -> BoolArray:
+    """Which weightings hold more runs than parameters and, if an exponent acts on it, two r."""
     drawn = weights_RN > 0
     enough = drawn.sum(1) > problem.free_P.sum()
-    if problem.free_P[PHI]:
-        log_r = np.where(np.isfinite(problem.log_rec_N), problem.log_r_N, np.nan)
-        low = np.where(drawn, log_r, np.inf)
-        high = np.where(drawn, log_r, -np.inf)
-        enough &= np.nanmax(high, axis=1) > np.nanmin(low, axis=1)
+    if any(e.acts_on == "r" for e in free_exponents(problem)):
+        looped = drawn & (problem.runs.n_rec > 0)
+        high = np.where(looped, problem.runs.r, -np.inf).max(axis=1)
+        low = np.where(looped, problem.runs.r, np.inf).min(axis=1)
+        enough &= high > low
     return enough
 
 
+def _random(problem: Problem, n: int, starts: int, rng: np.random.Generator) -> FloatArray:
+    """Exponents (n, starts, J) anywhere in the box."""
+    drawn = problem.random_starts(n * starts, rng)
+    return drawn.reshape(n, starts, drawn.shape[1])
+
+
 def _best_agreed(
-    problem: Problem,
-    theta_P: FloatArray,
-    weights_RN: FloatArray,
-    jittered: int,
-    random: int,
-    rng: np.random.Generator,
+    problem: Problem, starts_RSJ: FloatArray, weights_RN: FloatArray
 ) -> tuple[FloatArray, BoolArray]:
-    """The best of a warm and some other starts for each weighting, and whether two agree on it."""
-    n, extra = len(weights_RN), jittered + random
-    around = theta_P[ALPHA:] + JITTER * rng.standard_normal((n, jittered, 3))
-    anywhere = problem.random_starts(n * random, rng).reshape(n, random, 3)
-    shapes = np.concatenate([around, anywhere], axis=1).reshape(-1, 3)
-    repeated = np.repeat(weights_RN, extra, axis=0)
-    projected = project(problem, shapes, repeated).reshape(n, extra, -1)
-    warm = np.broadcast_to(theta_P, (n, 1, len(theta_P)))
-    starts = np.concatenate([warm, projected], axis=1).reshape(n * (extra + 1), -1)
-    ends = minimise(problem, starts, np.repeat(weights_RN, extra + 1, axis=0))
-    objective = ends.objective_S.reshape(n, extra + 1)
-    best = objective.argmin(1)
-    at = np.arange(n) * (extra + 1) + best
+    """The best of S starts for each weighting, and whether two agree on it."""
+    n, starts, _ = starts_RSJ.shape
+    repeated = np.repeat(weights_RN, starts, axis=0)
+    ends = problem.law.solver.solve(problem, starts_RSJ.reshape(n * starts, -1), repeated)
+    objective = ends.objective_S.reshape(n, starts)
+    at = np.arange(n) * starts + objective.argmin(1)
     agreed = same_objective(objective, ends.objective_S[at][:, None], problem).sum(1) >= 2
     return ends.theta_SP[at], agreed & ends.converged_S[at]

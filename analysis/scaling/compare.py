@@ -15,11 +15,16 @@ import pandas as pd
 
 from analysis.errors import InputError, NotIdentifiedError
 from analysis.estimate import Estimate, estimate
-from analysis.laws.laws import JointLaw
-from analysis.laws.problem import Problem
 from analysis.scaling.attribution import LossShares, WidthShift, loss_shares, width_shifts
-from analysis.scaling.bootstrap import FEW_BLOCKS, RESAMPLES, blocks, draw_blocks, refit
-from analysis.scaling.fit import STARTS, FitResult, fit_joint
+from analysis.scaling.bootstrap import (
+    FEW_BLOCKS,
+    RESAMPLES,
+    blocks,
+    draw_blocks,
+    problem_of,
+    refit,
+)
+from analysis.scaling.fit import FitResult, fit
 from analysis.tables.flops import architectures
 from analysis.tables.runs import Dropped, RunTable
 
@@ -47,7 +52,8 @@ def compare(
     baseline: RunTable,
     variant: RunTable,
     *,
-    starts: int = STARTS,
+    law: str = "joint",
+    starts: int | None = None,
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Comparison:
@@ -66,9 +72,11 @@ def compare(
             f"{variant.injection!r}; compare needs one booking"
         )
     ours, theirs, set_aside, warnings = shared_runs(baseline, variant)
-    fits = [fit_joint(table, starts=starts, seed=seed) for table in (ours, theirs)]
-    for name, fit in zip(("baseline", "variant"), fits, strict=True):
-        warnings += fit.warnings(name)
+    fits = [fit(table, law, starts=starts, seed=seed) for table in (ours, theirs)]
+    if not fits[0].law.has_phi:
+        raise InputError(f"law {law!r}: compare needs a law with φ")
+    for name, result in zip(("baseline", "variant"), fits, strict=True):
+        warnings += result.warnings(name)
     counts_RB, draws = _paired_draws((ours, theirs), fits, resamples, seed)
     accepted = draws[0].notna().all(axis=1) & draws[1].notna().all(axis=1)
     n_accepted = int(accepted.sum())
@@ -91,7 +99,7 @@ def compare(
     except InputError as reason:
         warnings.append(f"no widths and no shares of the loss: {reason}")
     else:
-        laws = [_joint(fit) for fit in fits]
+        laws = [result.fitted for result in fits]
         weights = pd.DataFrame(counts_RB[accepted.to_numpy()], columns=_cells(ours))
         loss = loss_shares(ours, theirs, laws, draws, weights)
         width = width_shifts(ours, designs, laws, draws)
@@ -173,17 +181,12 @@ def _paired_draws(
     """One drawing of cells for both studies; (R, cells) counts and the refitted parameters."""
     counts_RB = None
     draws = []
-    for table, fit in zip(tables, fits, strict=True):
+    for table, result in zip(tables, fits, strict=True):
         block_N, n_blocks = blocks(table.runs, "cell")
         if counts_RB is None:
             counts_RB = draw_blocks(n_blocks, "cell", resamples, np.random.default_rng([seed, 1]))
-        problem = Problem.from_booked(table.booked, fit.delta)
+        problem = problem_of(result, table.booked)
         rng = np.random.default_rng([seed, 2])
-        draws.append(refit(problem, fit.theta, counts_RB, block_N, rng).frame())
+        draws.append(refit(problem, result.theta, counts_RB, block_N, rng).frame(problem))
     assert counts_RB is not None
     return counts_RB, draws
-
-
-def _joint(fit: FitResult) -> JointLaw:
-    assert isinstance(fit.law, JointLaw)
-    return fit.law

@@ -1,8 +1,8 @@
-"""Fit the joint law or a Chinchilla law to a table of runs, and show that the optimum was reached.
+"""Fit a law to a table of runs, and show that the optimum was reached.
 
-Σ Huber (δ = 1e-3) of log L̂ − log L inside the box of arXiv:2604.21106. Every fit starts from many
-random points of (α, β, φ); the result says how many of them ended at its objective, which
-parameters stand at the edge of the box, and how well the data separate the parameters.
+Every fit starts from many random points of the exponents' box; the result says how many of them
+ended at its objective, which parameters stand at the edge of the box, and how well the data
+separate the parameters.
 """
 
 from __future__ import annotations
@@ -14,20 +14,18 @@ import numpy as np
 import pandas as pd
 
 from analysis.errors import AnalysisError, NotIdentifiedError
-from analysis.laws.laws import ChinchillaLaw, FloatArray, Injection, JointLaw, book_injection
-from analysis.laws.newton import Minima, minimise, residual_jacobian
-from analysis.laws.problem import LOWER, NAMES, PHI, UPPER, BoolArray, Problem
-from analysis.laws.projection import project
+from analysis.laws.catalogue import law_for
+from analysis.laws.counting import BoolArray, FloatArray, Injection, book_injection
+from analysis.laws.law import FittedLaw, Law, Runs
+from analysis.laws.problem import Minima, Problem, jacobian
 from analysis.tables.runs import RunTable
 
-DELTA = 1e-3
-STARTS = 500
 #: Two fits have the same optimum when their objectives differ by less than this share.
 SAME_OBJECTIVE = 1e-6
 #: Above this condition number of the scaled, centred Jacobian some combination of parameters is
 #: undetermined. A full iso-FLOP grid of 116 runs has about 150.
 MAX_CONDITION = 1000.0
-#: A standard error of log A or log B above this is more than a factor e.
+#: A standard error of the log of a coefficient above this is more than a factor e.
 MAX_LOG_ERROR = 1.0
 
 
@@ -48,27 +46,27 @@ class Starts:
 class Condition:
     """How well the data separate the parameters, at the optimum.
 
-    ``whole`` is the condition number of the Jacobian, columns scaled to one and (log A, α),
-    (log B, β) taken at the middle of the data; ``standard_errors`` are asymptotic, for independent
-    errors of equal size, by parameter (log E, log A, log B, α, β, φ; those held fixed are absent).
+    ``whole`` is the condition number of the Jacobian, columns scaled to one and every coefficient
+    taken at the middle of its term, as (log A, α) are at the middle of log N; ``standard_errors``
+    are asymptotic, for independent errors of equal size, by name of θ (those held are absent).
     """
 
     whole: float
     standard_errors: dict[str, float]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FitResult:
     """A fitted law and how it was reached.
 
     Residuals are measured minus predicted losses, nats, in the order of the table; ``r2``,
-    ``rmse`` and ``max_abs_residual`` are of those. ``objective`` is Σ Huber on log losses.
-    ``theta`` is (log E, log A, log B, α, β, φ); ``free`` and ``at_bounds`` name some of these.
+    ``rmse`` and ``max_abs_residual`` are of those. ``theta``, ``free`` and ``at_bounds`` are in
+    terms of ``law.theta_names``.
     """
 
-    law: JointLaw | ChinchillaLaw
+    law: Law
+    params: dict[str, float]
     objective: float
-    delta: float
     r2: float
     rmse: float
     max_abs_residual: float
@@ -81,14 +79,34 @@ class FitResult:
     theta: FloatArray
 
     @property
-    def params(self) -> dict[str, float]:
-        """The parameters by name."""
-        return self.law.params()
+    def fitted(self) -> FittedLaw:
+        """The law with these parameters."""
+        return FittedLaw(self.law, self.params)
+
+    @property
+    def phi(self) -> float | None:
+        """φ, for a law that has it."""
+        return self.params.get("phi")
 
     @property
     def n_runs(self) -> int:
         """How many runs were fitted."""
         return len(self.residuals)
+
+    def predict(self, runs: pd.DataFrame, injection: Injection = "once") -> FloatArray:
+        """Loss in nats of every row of a table (``n_once``, ``n_rec``, ``n_inject``, …)."""
+        return self.fitted.predict(Runs.of(book_injection(runs, injection)))
+
+    def is_free(self, name: str) -> bool:
+        """Whether a parameter was fitted, not held."""
+        return self.law.is_named(name, self.free)
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{self.law.symbols[n]} = {v:.4g}" for n, v in self.params.items())
+        return (
+            f"{self.law.title}, {self.n_runs} runs: {values}; RMSE {self.rmse:.4f} nats, "
+            f"{self.starts.at_optimum} of {self.starts.n} starts at the optimum"
+        )
 
     def warnings(self, what: str) -> list[str]:
         """Doubts about whether this is the optimum, and an inner one; ``what`` names the fit."""
@@ -110,81 +128,48 @@ class FitResult:
 
     def _loose(self) -> str:
         errors = self.condition.standard_errors
-        parts = [
-            f"{name[-1]} (standard error a factor {np.exp(min(errors[name], 700.0)):.2g})"
-            for name in ("log_A", "log_B")
-            if errors.get(name, 0.0) > MAX_LOG_ERROR
-        ]
-        for name in ("alpha", "beta"):
+        parts = []
+        for name, exponent in self.law.exponents.items():
+            if exponent.coefficient is None:
+                continue
+            error = errors.get(f"log_{exponent.coefficient}", 0.0)
+            if error > MAX_LOG_ERROR:
+                factor = np.exp(min(error, 700.0))
+                parts.append(f"{exponent.coefficient} (standard error a factor {factor:.2g})")
             value = self.params[name]
-            if name in errors and errors[name] > 0.5 * value:
+            if errors.get(name, 0.0) > 0.5 * value:
                 parts.append(f"{name} = {value:.3g} ± {errors[name]:.2g}")
         if not parts and self.condition.whole > MAX_CONDITION:
             parts.append("the parameters together")
         return ", ".join(parts)
 
 
-def fit_joint(
+def fit(
     runs: RunTable | pd.DataFrame,
+    law: str = "joint",
     *,
     injection: Injection | None = None,
     phi: float | None = None,
-    starts: int = STARTS,
-    delta: float = DELTA,
+    starts: int | None = None,
     seed: int = 0,
 ) -> FitResult:
-    """Fit L = E + A·(N_once + r^φ·N_rec)^−α + B·D^−β.
+    """Fit a law of ``laws.catalogue``.
 
     Args:
-        runs: a table from ``load_runs`` or a frame with its columns (injection not booked).
-        injection: the booking; a table's own, or ``"once"`` for a frame, when not given.
+        runs: a table from ``load_runs`` or a frame with its columns (injection not counted).
+        injection: how it is counted; a table's own choice, or ``"once"``, when not given.
         phi: hold φ at this value instead of fitting it.
-        starts: random starts in (α, β, φ).
+        starts: random starts; the law's own number when not given.
 
     Raises:
         NotIdentifiedError: the runs cannot determine the parameters whatever the optimiser returns.
     """
-    booked = booked_frame(runs, injection)
-    problem = Problem.from_booked(booked, delta)
-    if phi is None:
-        check_phi_identified(booked)
-    else:
-        if not LOWER[PHI] <= phi <= UPPER[PHI]:
-            raise AnalysisError(f"phi {phi:g}: allowed is {LOWER[PHI]:g} to {UPPER[PHI]:g}")
-        problem = problem.fixed(PHI, phi)
-    best, counted = search(problem, starts, seed)
-    theta = best.theta_SP[0]
-    e, a, b = np.exp(theta[:3])
-    law = JointLaw(
-        E=float(e),
-        A=float(a),
-        B=float(b),
-        alpha=float(theta[3]),
-        beta=float(theta[4]),
-        phi=float(theta[PHI]),
-    )
-    return _result(problem, booked, law, law.predict_frame(booked), best, counted)
-
-
-def fit_chinchilla(
-    runs: RunTable | pd.DataFrame,
-    *,
-    injection: Injection | None = None,
-    starts: int = STARTS,
-    delta: float = DELTA,
-    seed: int = 0,
-) -> FitResult:
-    """Fit L = E + A·N^−α + B·D^−β with N = N_once + N_rec, each parameter counted once."""
-    booked = booked_frame(runs, injection)
-    problem = Problem.from_booked(booked, delta).fixed(PHI, 0.0)
-    best, counted = search(problem, starts, seed)
-    theta = best.theta_SP[0]
-    e, a, b = np.exp(theta[:3])
-    law = ChinchillaLaw(
-        E=float(e), A=float(a), B=float(b), alpha=float(theta[3]), beta=float(theta[4])
-    )
-    predicted = law.predict(booked["n_once"] + booked["n_rec"], booked["tokens"])
-    return _result(problem, booked, law, predicted, best, counted)
+    counted = booked_frame(runs, injection)
+    problem = make_problem(counted, law, phi)
+    check_identified(problem)
+    n = problem.law.solver.starts if starts is None else starts
+    best, reached = search(problem, n, seed)
+    return _result(problem, best, reached)
 
 
 def booked_frame(runs: RunTable | pd.DataFrame, injection: Injection | None) -> pd.DataFrame:
@@ -194,40 +179,53 @@ def booked_frame(runs: RunTable | pd.DataFrame, injection: Injection | None) -> 
     return book_injection(runs, injection or "once")
 
 
-def check_phi_identified(booked: pd.DataFrame) -> None:
-    """φ acts through r^φ only: it needs two values of r with a recurrent part."""
-    values = sorted(booked.loc[booked["n_rec"] > 0, "r"].unique())
-    if len(values) < 2:
-        held = f"r = {values[0]:g}" if values else "no recurrent part"
+def make_problem(counted: pd.DataFrame, law: str, phi: float | None = None) -> Problem:
+    """A law by name on a table in which the injection is counted; ``phi`` holds φ."""
+    found = law_for(law, counted)
+    if phi is not None and not found.has_phi:
+        raise AnalysisError(f"phi {phi:g}: the {found.title} has no φ to hold")
+    return Problem.of(found, counted, None if phi is None else {"phi": phi})
+
+
+def check_identified(problem: Problem) -> None:
+    """More runs than free parameters, and enough that varies to hold every exponent."""
+    n_runs, n_free = len(problem.loss_N), int(problem.free_P.sum())
+    runs = problem.runs
+    values = {
+        "r": np.unique(runs.r[runs.n_rec > 0]),
+        "N": np.unique(np.log(runs.n_effective(0.0)).round(9)),
+        "D": np.unique(np.log(runs.tokens).round(9)),
+    }
+    acted_on = {e.acts_on: e.symbol for e in free_exponents(problem)}
+    if "r" in acted_on and len(values["r"]) < 2:
+        held = f"r = {values['r'][0]:g}" if len(values["r"]) else "no recurrent part"
+        symbol = acted_on["r"]
         raise NotIdentifiedError(
-            f"φ is not identified: all {len(booked)} runs have {held}, and φ needs at least two "
-            "values of r; fix φ, or fit --law=chinchilla"
+            f"{symbol} is not identified: all {n_runs} runs have {held}, and {symbol} needs at "
+            f"least two values of r; fix {symbol}, or fit --law=chinchilla"
         )
-
-
-def check_law_identified(problem: Problem) -> None:
-    """More runs than free parameters, and three sizes and token counts to hold an exponent."""
-    n_runs, n_free = len(problem.log_loss_N), int(problem.free_P.sum())
     if n_runs <= n_free:
         raise NotIdentifiedError(f"{n_runs} runs cannot determine {n_free} parameters")
-    sizes = np.unique(np.logaddexp(problem.log_once_N, problem.log_rec_N).round(9))
-    tokens = np.unique(problem.log_tokens_N.round(9))
-    for name, values in (("N", sizes), ("D", tokens)):
-        if len(values) < 3:
+    for name in ("N", "D"):
+        if name in acted_on and len(values[name]) < 3:
             raise NotIdentifiedError(
-                f"{n_runs} runs with {len(values)} value(s) of {name}: "
+                f"{n_runs} runs with {len(values[name])} value(s) of {name}: "
                 f"the law's exponent of {name} needs at least three"
             )
 
 
+def free_exponents(problem: Problem):
+    """The exponents that are fitted, as declared."""
+    free = problem.exponents(problem.free_P)
+    return [e for e, is_free in zip(problem.law.exponents.values(), free, strict=True) if is_free]
+
+
 def search(problem: Problem, starts: int, seed: int | Sequence[int]) -> tuple[Minima, Starts]:
     """The best of many random starts (a ``Minima`` of one row), and how many agree with it."""
-    check_law_identified(problem)
     if starts < 1:
         raise AnalysisError(f"starts {starts}: at least 1")
-    equal_weights = np.ones((1, len(problem.log_loss_N)))
-    shapes = problem.random_starts(starts, np.random.default_rng(seed))
-    ends = minimise(problem, project(problem, shapes, equal_weights), equal_weights)
+    exponents = problem.random_starts(starts, np.random.default_rng(seed))
+    ends = problem.law.solver.solve(problem, exponents, np.ones((1, len(problem.loss_N))))
     best = int(ends.objective_S.argmin())
     agreeing = same_objective(ends.objective_S, ends.objective_S[best], problem)
     return ends[[best]], Starts(starts, int(agreeing.sum()))
@@ -237,63 +235,59 @@ def same_objective(
     objective_S: FloatArray, best: FloatArray | float, problem: Problem
 ) -> BoolArray:
     """Within 1e-6 of the best, or both at rounding level (data without noise)."""
-    rounding = 1e-20 * len(problem.log_loss_N)
+    rounding = 1e-20 * len(problem.loss_N)
     return np.asarray(objective_S <= np.asarray(best) * (1.0 + SAME_OBJECTIVE) + rounding)
 
 
-def _result(
-    problem: Problem,
-    booked: pd.DataFrame,
-    law: JointLaw | ChinchillaLaw,
-    predicted: FloatArray,
-    best: Minima,
-    counted: Starts,
-) -> FitResult:
-    loss = booked["loss"].to_numpy(np.float64)
-    residuals = loss - predicted
-    theta = best.theta_SP[0]
-    edge = (theta - problem.lower_P <= 1e-9) | (problem.upper_P - theta <= 1e-9)
+def _result(problem: Problem, best: Minima, reached: Starts) -> FitResult:
+    law, loss, theta = problem.law, problem.loss_N, best.theta_SP[0]
+    params = law.params(theta)
+    residuals = loss - law.predict(params, problem.runs)
     spread = float(((loss - loss.mean()) ** 2).sum())
     return FitResult(
         law=law,
+        params=params,
         objective=float(best.objective_S[0]),
-        delta=problem.delta,
         r2=1.0 - float((residuals**2).sum()) / spread if spread > 0 else float("nan"),
         rmse=float(np.sqrt((residuals**2).mean())),
         max_abs_residual=float(np.abs(residuals).max()),
         residuals=residuals,
-        starts=counted,
+        starts=reached,
         converged=bool(best.converged_S[0]),
-        free=_names(problem.free_P),
-        at_bounds=_names(edge & problem.free_P),
+        free=_names(law, problem.free_P),
+        at_bounds=_names(law, problem.at_edge(theta)),
         condition=_condition(problem, theta),
         theta=theta,
     )
 
 
 def _condition(problem: Problem, theta_P: FloatArray) -> Condition:
-    jacobian_PN, residual_N = residual_jacobian(problem, theta_P)
-    free = problem.free_P
-    jacobian = jacobian_PN[free].T
-    n_runs, n_free = jacobian.shape
-    middle = jacobian_PN.copy()
-    # (log A, α) at the middle of log N and (log B, β) at the middle of log D: see newton._metric.
-    middle[3] -= middle[1] * _weighted_mean(middle[3], middle[1])
-    middle[4] -= middle[2] * _weighted_mean(middle[4], middle[2])
-    scaled = middle[free].T
-    scaled = scaled / np.maximum(np.linalg.norm(scaled, axis=0), 1e-300)
-    singular = np.linalg.svd(scaled, compute_uv=False)
-    variance = float((residual_N**2).sum()) / max(n_runs - n_free, 1)
-    covariance = variance * np.linalg.pinv(jacobian.T @ jacobian, rcond=1e-15, hermitian=True)
-    errors = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    law, free = problem.law, problem.free_P
+    jacobian_PN = jacobian(problem.residuals, theta_P)
+    # Coefficients at the middle of their terms: a shear that leaves the exponents as they are.
+    shear = np.eye(len(theta_P))
+    names = law.theta_names
+    for name, exponent in law.exponents.items():
+        if exponent.coefficient is not None:
+            row, term = names.index(name), names.index(f"log_{exponent.coefficient}")
+            shear[row, term] = -_weighted_mean(jacobian_PN[row], jacobian_PN[term])
+    middle = (shear @ jacobian_PN)[free]
+    size = np.maximum(np.linalg.norm(middle, axis=1), 1e-150)
+    singular = np.linalg.svd(middle / size[:, None], compute_uv=False)
+    residual = problem.residuals(theta_P[None])[0]
+    variance = float((residual**2).sum()) / max(len(residual) - len(middle), 1)
+    scaled = np.linalg.pinv((middle @ middle.T) / np.outer(size, size), hermitian=True)
+    covariance = variance * scaled / np.outer(size, size)
+    back = shear[np.ix_(free, free)].T
+    errors = np.sqrt(np.maximum(np.diag(back @ covariance @ back.T), 0.0))
     return Condition(
         whole=float(singular[0] / max(singular[-1], 1e-300)),
-        standard_errors=dict(zip(_names(free), errors.tolist(), strict=True)),
+        standard_errors=dict(zip(_names(law, free), errors.tolist(), strict=True)),
     )
 
 
-def _names(mask_P: BoolArray) -> tuple[str, ...]:
-    return tuple(name for name, chosen in zip(NAMES, mask_P, strict=True) if chosen)
+def _names(law: Law, mask_P: BoolArray) -> tuple[str, ...]:
+    return tuple(name for name, chosen in zip(law.theta_names, mask_P, strict=True) if chosen)
 
 
 def _weighted_mean(derivative_N: FloatArray, share_N: FloatArray) -> float:

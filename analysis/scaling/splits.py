@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from analysis.errors import AnalysisError, NotIdentifiedError
-from analysis.laws.laws import FloatArray, JointLaw
-from analysis.scaling.fit import DELTA, STARTS, FitResult, fit_joint
+from analysis.laws.counting import FloatArray
+from analysis.laws.law import Runs
+from analysis.scaling.fit import FitResult
 from analysis.tables.runs import RunTable
 
 #: A half needs two budgets to tell size from data at all.
@@ -67,40 +69,23 @@ def split_by_budget(table: RunTable) -> tuple[RunTable, RunTable]:
     return table.select(low), table.select(~low)
 
 
-def fit_half(
-    half: RunTable,
-    *,
-    phi: float | None = None,
-    starts: int = STARTS,
-    delta: float = DELTA,
-    seed: int = 0,
-) -> Half:
-    """The joint law on one half."""
-    budgets = tuple(float(b) for b in np.unique(half.runs["budget"]))
-    return Half(budgets, fit_joint(half, phi=phi, starts=starts, delta=delta, seed=seed))
+def fit_half(half: RunTable, fit: Callable[[RunTable], FitResult]) -> Half:
+    """The law on one half; ``fit`` fits it."""
+    return Half(tuple(float(b) for b in np.unique(half.runs["budget"])), fit(half))
 
 
 def leave_out(
-    table: RunTable,
-    by: By,
-    values: tuple[float, ...],
-    *,
-    phi: float | None = None,
-    starts: int = STARTS,
-    delta: float = DELTA,
-    seed: int = 0,
+    table: RunTable, by: By, values: tuple[float, ...], fit: Callable[[RunTable], FitResult]
 ) -> LeftOut:
-    """Fit the joint law without the runs whose ``by`` is among ``values``; predict those."""
+    """Fit without the runs whose ``by`` is among ``values``; predict those."""
     left_out = table.runs[by].isin(values)
-    fit = fit_joint(table.select(~left_out), phi=phi, starts=starts, delta=delta, seed=seed)
-    return LeftOut(values, fit, prediction_errors(fit, table.select(left_out)))
+    without = fit(table.select(~left_out))
+    return LeftOut(values, without, prediction_errors(without, table.select(left_out)))
 
 
 def prediction_errors(fit: FitResult, unseen: RunTable) -> Errors:
-    """Errors of a joint fit on runs it has not seen."""
-    if not isinstance(fit.law, JointLaw):
-        raise AnalysisError("prediction errors are for the joint law")
-    predicted = fit.law.predict_frame(unseen.booked)
+    """Errors of a fit on runs it has not seen."""
+    predicted = fit.fitted.predict(Runs.of(unseen.booked))
     return errors(unseen.runs["loss"].to_numpy(np.float64) - predicted)
 
 

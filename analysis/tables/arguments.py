@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from analysis.laws.laws import INJECTIONS
+from analysis.laws.counting import INJECTIONS
 from analysis.tables.files import refuse_unwritable
 from analysis.tables.runs import RunTable, load_runs
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.laws.laws import FloatArray
+from analysis.laws.counting import FloatArray
 
 #: Training costs at least 6 FLOPs per executed matrix entry and token; a little slack for rounding.
 MIN_FLOPS_RATIO = 0.95

@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from analysis.errors import InputError
-from analysis.laws.laws import FloatArray, Injection
+from analysis.laws.counting import FloatArray, Injection
 
 # A number, or one per bootstrap resample.
 Coefficient = float | FloatArray
@@ -66,10 +66,15 @@ class Architecture:
         """Unique non-embedding parameters, the injection included."""
         return self.n_once + self.n_rec + self.n_inject
 
-    def n_effective(self, phi: Coefficient, injection: Injection) -> WidthPolynomial:
-        """N_once + r^φ·N_rec with the injection booked; φ may be an array of resamples (S, 1)."""
+    def counted(self, injection: Injection) -> tuple[WidthPolynomial, WidthPolynomial]:
+        """N_once and N_rec with the injection counted."""
         once = self.n_once + self.n_inject if injection == "once" else self.n_once
         rec = self.n_rec + self.n_inject if injection == "recurrent" else self.n_rec
+        return once, rec
+
+    def n_effective(self, phi: Coefficient, injection: Injection) -> WidthPolynomial:
+        """N_once + r^φ·N_rec with the injection counted; φ may be an array of resamples (S, 1)."""
+        once, rec = self.counted(injection)
         return once + rec.scaled(self.r**phi)
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.errors import AnalysisError, InputError
-from analysis.laws.laws import Injection, book_injection
+from analysis.laws.counting import Injection, book_injection
 from analysis.tables.diagnostics import data_warnings
 
 #: The columns every table has; others are kept.

@@ -7,9 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.laws.laws import JointLaw
+from analysis import FittedLaw, Runs
+from analysis.laws.joint import JOINT
 
-TRUTH = JointLaw(E=1.5, A=30.0, B=80.0, alpha=0.28, beta=0.33, phi=0.7)
+
+def joint_law(**params: float) -> FittedLaw:
+    return FittedLaw(JOINT, params)
+
+
+TRUTH = joint_law(E=1.5, A=30.0, B=80.0, alpha=0.28, beta=0.33, phi=0.7)
 BUDGETS = (1e11, 3e11, 1e12)
 WIDTHS = {1e11: (16, 24, 32), 3e11: (16, 24, 40), 1e12: (24, 32, 48)}
 LAYER = 12  # matrices of one layer, in units of d²
@@ -36,7 +42,7 @@ def shape(r: int, d_model: int) -> dict[str, int]:
 def study(
     noise: float = 0.012,
     seed: int = 0,
-    law: JointLaw = TRUTH,
+    law: FittedLaw = TRUTH,
     recurrences: tuple[int, ...] = (1, 2, 4, 8),
     budgets: tuple[float, ...] = BUDGETS,
 ) -> list[dict]:
@@ -49,7 +55,8 @@ def study(
                 run = shape(r, d_model)
                 steps = round(budget / run["flops_per_token"] / TOKENS_PER_STEP)
                 tokens = steps * TOKENS_PER_STEP
-                loss = law.predict(run["n_once"] + run["n_inject"], run["n_rec"], r, tokens)
+                once = run["n_once"] + run["n_inject"]
+                loss = law.predict(Runs.from_counts(once, run["n_rec"], r, tokens))
                 runs.append(
                     {
                         "run": f"c{budget:.0e}_r{r}_d{d_model}",

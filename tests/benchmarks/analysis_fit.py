@@ -41,14 +41,26 @@ import pandas as pd
 from scipy.optimize import minimize
 
 import analysis
-from analysis import JointLaw, Settings, bootstrap_fit, fit_joint, fit_study, load_runs
-from analysis.laws.laws import book_injection
-from analysis.laws.problem import LOWER, UPPER, Problem
+from analysis import (
+    FittedLaw,
+    Runs,
+    Settings,
+    book_injection,
+    bootstrap_fit,
+    fit,
+    fit_study,
+    load_runs,
+)
+from analysis.laws.joint import JOINT
+from analysis.laws.power_laws import PowerLaws
+from analysis.laws.problem import Problem
 
 PUBLISHED = Path(analysis.__file__).parent / "data" / "schwethelm2026_isodepth.csv"
 STARTS, RESAMPLES = 500, 200
 SIZES = (1_000, 10_000, 100_000)
-TRUTH = JointLaw(E=1.57, A=28.45, B=887.5, alpha=0.2, beta=0.367, phi=0.46)
+TRUTH = FittedLaw(
+    JOINT, {"E": 1.57, "A": 28.45, "B": 887.5, "alpha": 0.2, "beta": 0.367, "phi": 0.46}
+)
 
 T = TypeVar("T")
 
@@ -58,14 +70,14 @@ def timed(make: Callable[[], T]) -> tuple[T, float]:
     return make(), time.perf_counter() - start
 
 
-def stock_lbfgsb(problem: Problem, n: int) -> tuple[np.ndarray, int]:
+def stock_lbfgsb(problem: PowerLaws, n: int) -> tuple[np.ndarray, int]:
     """Objectives of n uniform starts in the whole box, and how many report success."""
     rng = np.random.default_rng(0)
-    bounds = list(zip(LOWER, UPPER, strict=True))
+    bounds = list(zip(problem.lower_P, problem.upper_P, strict=True))
     ends = [
         minimize(
             value_and_gradient,
-            rng.uniform(LOWER, UPPER),
+            rng.uniform(problem.lower_P, problem.upper_P),
             args=(problem,),
             jac=True,
             method="L-BFGS-B",
@@ -76,7 +88,7 @@ def stock_lbfgsb(problem: Problem, n: int) -> tuple[np.ndarray, int]:
     return np.array([end.fun for end in ends]), sum(end.success for end in ends)
 
 
-def value_and_gradient(theta: np.ndarray, problem: Problem) -> tuple[float, np.ndarray]:
+def value_and_gradient(theta: np.ndarray, problem: PowerLaws) -> tuple[float, np.ndarray]:
     """Σ Huber and its gradient for one point, as lean as NumPy allows."""
     log_e, log_a, log_b, alpha, beta, phi = theta
     log_rec = problem.log_rec_N + phi * problem.log_r_N
@@ -102,16 +114,15 @@ def published(n_baseline: int) -> None:
     print(f"whole analysis of {len(table)} runs, {STARTS} starts a fit, {RESAMPLES} resamples")
     print(f"  {seconds:.2f} s, {study.fit.starts.at_optimum} of {STARTS} starts at the optimum")
 
-    fit, ours = timed(lambda: fit_joint(table, starts=STARTS))
-    problem = Problem.from_booked(table.booked, fit.delta)
+    joint, ours = timed(lambda: fit(table, starts=STARTS))
+    problem = PowerLaws.of(Problem.of(JOINT, table.booked))
     (objectives, successes), baseline = timed(lambda: stock_lbfgsb(problem, n_baseline))
     per_ours, per_baseline = ours / STARTS, baseline / n_baseline
     print("one joint fit                starts  ms/start  at the optimum  within 1 %  success")
-    print(
-        f"  ours                       {STARTS:6}  {1e3 * per_ours:8.2f}  {fit.starts.share:14.1%}"
-    )
-    at_optimum = (objectives <= fit.objective * (1 + 1e-6)).mean()
-    within = (objectives <= fit.objective * 1.01).mean()
+    share = joint.starts.share
+    print(f"  ours                       {STARTS:6}  {1e3 * per_ours:8.2f}  {share:14.1%}")
+    at_optimum = (objectives <= joint.objective * (1 + 1e-6)).mean()
+    within = (objectives <= joint.objective * 1.01).mean()
     baseline_row = f"{n_baseline:6}  {1e3 * per_baseline:8.2f}  {at_optimum:14.1%}"
     print(
         f"  stock L-BFGS-B             {baseline_row}"
@@ -119,7 +130,7 @@ def published(n_baseline: int) -> None:
     )
     print(f"  ratio, stock over ours             {per_baseline / per_ours:8.1f}")
     print(f"  whole analysis over {STARTS} stock starts: {seconds / (per_baseline * STARTS):.2f}")
-    above = objectives.min() / fit.objective - 1
+    above = objectives.min() / joint.objective - 1
     print(f"  the best stock start is above our optimum by {above:.1e} of it")
 
 
@@ -130,7 +141,7 @@ def synthetic(n_runs: int) -> pd.DataFrame:
     frame = frame.iloc[np.arange(n_runs) % len(frame)].reset_index(drop=True)
     frame["run"] = [f"run{i}" for i in range(n_runs)]
     frame["tokens"] *= rng.uniform(0.7, 1.4, n_runs)
-    true = TRUTH.predict_frame(book_injection(frame, "once"))
+    true = TRUTH.predict(Runs.of(book_injection(frame, "once")))
     return frame.assign(loss=true * np.exp(0.004 * rng.standard_normal(n_runs)))
 
 
@@ -139,14 +150,14 @@ def growth(sizes: tuple[int, ...]) -> None:
     print("     runs    fit s   µs/run   bootstrap s   µs/run   peak memory MB   φ")
     for n_runs in sizes:
         frame = synthetic(n_runs)
-        fit, fit_s = timed(lambda frame=frame: fit_joint(frame, starts=20))  # type: ignore[misc]
+        joint, fit_s = timed(lambda frame=frame: fit(frame, starts=20))  # type: ignore[misc]
         _, boot_s = timed(
-            lambda frame=frame, fit=fit: bootstrap_fit(frame, fit, resamples=20)  # type: ignore[misc]
+            lambda frame=frame, joint=joint: bootstrap_fit(frame, joint, resamples=20)  # type: ignore[misc]
         )
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(
             f"  {n_runs:7,}  {fit_s:7.2f}  {1e6 * fit_s / n_runs:7.1f}  {boot_s:12.2f}"
-            f"  {1e6 * boot_s / n_runs:7.1f}  {peak:15.0f}  {fit.params['phi']:.4f}"
+            f"  {1e6 * boot_s / n_runs:7.1f}  {peak:15.0f}  {joint.phi:.4f}"
         )
 
 

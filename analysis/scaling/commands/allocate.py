@@ -6,13 +6,12 @@ import argparse
 from pathlib import Path
 
 from analysis.estimate import Estimate
-from analysis.laws.laws import JointLaw
 from analysis.page import style as plots
 from analysis.page.style import compact
 from analysis.scaling.allocation import Allocation, allocate
 from analysis.scaling.bootstrap import bootstrap_fit
-from analysis.scaling.commands.arguments import add_effort_arguments
-from analysis.scaling.fit import fit_joint
+from analysis.scaling.commands.arguments import add_fit_arguments
+from analysis.scaling.fit import fit
 from analysis.scaling.isoflop import isoflop_curves
 from analysis.scaling.show import curve_figures as figures
 from analysis.scaling.show.curve_json import allocation_json
@@ -28,12 +27,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "allocate",
         help="compute-optimal width, tokens and loss under the fitted law",
-        description="Fit the joint law and minimise it at every budget under the exact FLOPs per "
+        description="Fit a law and minimise it at every budget under the exact FLOPs per "
         "token. Writes allocation.json and figures (PNG, PDF) to the output folder.",
     )
     add_table_arguments(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
-    add_effort_arguments(parser)
+    add_fit_arguments(parser)
     add_seed_argument(parser)
     parser.set_defaults(run=run)
 
@@ -42,12 +41,11 @@ def run(args: argparse.Namespace) -> None:
     """Read, fit, minimise, draw, write, print."""
     table = read_table(args)
     architectures(table.runs)  # refuses what has no exact FLOPs function, before any fit
-    fit = fit_joint(table, starts=args.starts, seed=args.seed)
-    assert isinstance(fit.law, JointLaw)
+    found = fit(table, args.law, starts=args.starts, seed=args.seed)
     resampled = None
     if args.bootstrap:
-        resampled = bootstrap_fit(table, fit, resamples=args.bootstrap, seed=args.seed)
-    result = allocate(table, fit.law, None if resampled is None else resampled.accepted)
+        resampled = bootstrap_fit(table, found, resamples=args.bootstrap, seed=args.seed)
+    result = allocate(table, found.fitted, None if resampled is None else resampled.accepted)
     curves = isoflop_curves(table.runs)
     drawn = {
         "optimum": figures.optimum(result.optima, curves),
@@ -61,7 +59,10 @@ def run(args: argparse.Namespace) -> None:
     document = allocation_json(result, provenance(table, seed=args.seed, command=args.command))
     write_text(args.out / "allocation.json", dumps(document))
     print("\n".join(_lines(result)))
-    for warning in [*fit.warnings("joint law"), *(resampled.warnings() if resampled else [])]:
+    for warning in [
+        *found.warnings(found.law.title),
+        *(resampled.warnings() if resampled else []),
+    ]:
         print(f"warning: {warning}")
     print(f"\nwrote {args.out / 'allocation.json'}")
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import argparse
 
+from analysis.laws.catalogue import LAWS
 from analysis.scaling.bootstrap import RESAMPLES
-from analysis.scaling.fit import STARTS
 from analysis.tables.arguments import non_negative, positive
 
 
-def add_effort_arguments(parser: argparse.ArgumentParser) -> None:
-    """``--starts`` and ``--bootstrap``: how hard a fit tries and how often it is resampled."""
+def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
+    """``--law``, ``--starts`` and ``--bootstrap``: what is fitted, and how thoroughly."""
+    parser.add_argument("--law", choices=tuple(LAWS), default="joint", help="default: joint")
     parser.add_argument(
-        "--starts", type=positive, default=STARTS, metavar="N", help=f"default: {STARTS}"
+        "--starts",
+        type=positive,
+        metavar="N",
+        help="random starts of every fit (default: the law's own number, 500 for joint)",
     )
     parser.add_argument(
         "--bootstrap",

@@ -9,7 +9,7 @@ from analysis.errors import AnalysisError
 from analysis.estimate import Estimate
 from analysis.page.style import save
 from analysis.scaling.attribution import WidthShift
-from analysis.scaling.commands.arguments import add_effort_arguments
+from analysis.scaling.commands.arguments import add_fit_arguments
 from analysis.scaling.compare import Comparison, compare
 from analysis.scaling.show import fit_figures
 from analysis.scaling.show.curve_json import comparison_json
@@ -35,7 +35,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "variant", type=Path, metavar="VARIANT", help="folder of run folders, or a CSV"
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
-    add_effort_arguments(parser)
+    add_fit_arguments(parser)
     add_seed_argument(parser)
     parser.set_defaults(run=run)
 
@@ -47,7 +47,12 @@ def run(args: argparse.Namespace) -> None:
     baseline = read_table(args)
     variant = load_runs(args.variant, injection=args.injection, where=args.where, group=args.group)
     result = compare(
-        baseline, variant, starts=args.starts, resamples=args.bootstrap, seed=args.seed
+        baseline,
+        variant,
+        law=args.law,
+        starts=args.starts,
+        resamples=args.bootstrap,
+        seed=args.seed,
     )
     rows = [
         PhiRow(f"{role}: {table.source.resolve().name}", phi.value, phi.ci95)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from analysis.scaling.bootstrap import UNITS
-from analysis.scaling.commands.arguments import add_effort_arguments
+from analysis.scaling.commands.arguments import add_fit_arguments
 from analysis.scaling.show.fit_json import to_json
 from analysis.scaling.show.text import summary
 from analysis.scaling.study import Settings, fit_study
@@ -26,12 +26,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_table_arguments(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
     parser.add_argument(
-        "--law", choices=("joint", "chinchilla"), default="joint", help="default: joint"
-    )
-    parser.add_argument(
         "--phi", type=_phi, default=None, metavar="FREE|VALUE", help="hold φ (default: free)"
     )
-    add_effort_arguments(parser)
+    add_fit_arguments(parser)
     parser.add_argument(
         "--unit",
         choices=UNITS,

@@ -10,12 +10,13 @@ import numpy as np
 import pandas as pd
 
 from analysis.errors import AnalysisError
-from analysis.laws.laws import INJECTIONS, JointLaw
+from analysis.laws.counting import INJECTIONS
+from analysis.laws.joint import JOINT
 from analysis.scaling.allocation import allocate
 from analysis.scaling.bootstrap import RESAMPLES
-from analysis.scaling.fit import STARTS, FitResult, fit_joint
+from analysis.scaling.fit import FitResult, fit
 from analysis.scaling.isoflop import isoflop_curves
-from analysis.scaling.show.text import SYMBOLS, table_text
+from analysis.scaling.show.text import table_text
 from analysis.scaling.splits import Errors, errors
 from analysis.scaling.study import Settings, Study, fit_study
 from analysis.tables.arguments import add_seed_argument, positive
@@ -31,7 +32,13 @@ STUDIES = {
     )
 }
 HEADER = ("", "", "paper", "ours", "difference")
-QUANTITIES = {**SYMBOLS, "r2": "R²", "objective": "Σ Huber", "rmse": "RMSE", "max_abs": "max |·|"}
+QUANTITIES = {
+    **JOINT.symbols,
+    "r2": "R²",
+    "objective": "Σ Huber",
+    "rmse": "RMSE",
+    "max_abs": "max |·|",
+}
 
 Values = dict[tuple[str, str], float]
 
@@ -51,7 +58,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         default="once",
         help="booking of the injection matrix; the published φ needs 'once' (default)",
     )
-    parser.add_argument("--starts", type=positive, default=STARTS, metavar="N")
+    parser.add_argument("--starts", type=positive, metavar="N")
     parser.add_argument("--bootstrap", type=positive, default=RESAMPLES, metavar="N")
     add_seed_argument(parser)
     parser.set_defaults(run=run)
@@ -94,14 +101,14 @@ def _values(study: Study) -> Values:
         low, high = study.bootstrap.interval("phi")
         values["joint, all 116", "phi ci95 low"] = low
         values["joint, all 116", "phi ci95 high"] = high
-    for key, fit in (study.restricted or {}).items():
-        values |= _of_fit(f"φ fixed to {key.removeprefix('phi=')}", fit)
+    for key, held in (study.restricted or {}).items():
+        values |= _of_fit(f"φ fixed to {key.removeprefix('phi=')}", held)
     names = {"low": "lower half (56 runs)", "high": "upper half (60 runs)"}
     for key, half in (study.halves or {}).items():
         values |= _of_fit(names[key], half.fit if half else None)
     values |= _of_fit("four lower budgets (80 runs)", _four_lower_budgets(table, study.settings))
-    for r, fit in study.per_architecture.items():
-        values |= _of_fit(f"r = {r:g}", fit)
+    for r, alone in study.per_architecture.items():
+        values |= _of_fit(f"r = {r:g}", alone)
     values |= _gaps(table) | _sizes(table, study.fit)
     parts = {f"r = {r:g}": part for r, part in study.residuals.items()}
     for key, part in {**parts, "all": errors(study.fit.residuals)}.items():
@@ -135,9 +142,7 @@ def _gaps(table: RunTable) -> Values:
 
 
 def _sizes(table: RunTable, fit: FitResult) -> Values:
-    if not isinstance(fit.law, JointLaw):
-        return {}
-    sizes = allocate(table, fit.law, None).sizes
+    sizes = allocate(table, fit.fitted, None).sizes
     return {(f"r = {size.r:g}", "unique"): size.unique for size in sizes} | {
         (f"r = {size.r:g}", "effective"): size.effective.value for size in sizes
     }
@@ -146,7 +151,7 @@ def _sizes(table: RunTable, fit: FitResult) -> Values:
 def _four_lower_budgets(table: RunTable, settings: Settings) -> FitResult:
     fourth = np.unique(table.runs["budget"])[3]
     low = table.select(table.runs["budget"] <= fourth)
-    return fit_joint(low, starts=settings.starts, delta=settings.delta, seed=settings.seed)
+    return fit(low, starts=settings.starts, seed=settings.seed)
 
 
 def _lines(rows: pd.DataFrame) -> Iterator[tuple[str, ...]]:

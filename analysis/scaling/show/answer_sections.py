@@ -9,10 +9,10 @@ from html import escape
 import numpy as np
 
 from analysis.estimate import Estimate
-from analysis.laws.problem import LOWER, PHI, UPPER
 from analysis.page.html import Html, PageFigure, Section, folded, scientific, table
 from analysis.page.style import compact
 from analysis.scaling.allocation import Allocation, FrontierGap
+from analysis.scaling.answer import reading
 from analysis.scaling.bootstrap import FEW_BLOCKS
 from analysis.scaling.isoflop import Exponents, IsoFlopCurve, PowerLaw
 from analysis.scaling.show import curve_figures as figures
@@ -88,10 +88,10 @@ def _interval_in_words(study: Study) -> str:
     words = f"95 % interval {_signed(phi.ci95[0])} to {_signed(phi.ci95[1])}"
     bootstrap = study.bootstrap
     if bootstrap is not None and (at_edge := bootstrap.at_bounds.get("phi", 0)):
-        low, high = LOWER[PHI], UPPER[PHI]
+        box = study.fit.law.exponents["phi"]
         words += (
             f"; {at_edge} of {len(bootstrap.estimates)} resamples end at the edge of the search "
-            f"({_signed(low)} to {_signed(high)})"
+            f"({_signed(box.low)} to {_signed(box.high)})"
         )
     return words
 
@@ -105,7 +105,7 @@ def _verdict(study: Study, phi: Estimate) -> str:
         return "These runs were fitted with φ given, so they say nothing about its value here."
     if study.bootstrap is None or phi.ci95 is None:
         return "Without an interval this is a point, not an answer."
-    text = _reading(*phi.ci95)
+    text = reading(*phi.ci95)
     if phi.ci95[1] - phi.ci95[0] > WIDE:
         text += " The interval is the result; the point within it says little."
     if study.bootstrap.n_blocks < FEW_BLOCKS:
@@ -114,30 +114,6 @@ def _verdict(study: Study, phi: Estimate) -> str:
             "too narrow."
         )
     return text
-
-
-def _reading(low: float, high: float) -> str:
-    """The interval in words, against 0 (a repetition adds nothing) and 1 (worth new layers)."""
-    if low > 1:
-        return "In these runs repeating a block is worth more than as many unshared blocks."
-    if high < 0:
-        return "In these runs repeating a block costs capacity."
-    if low <= 0 and high >= 1:
-        return (
-            "These runs cannot tell: the interval reaches from no value at all to the full value "
-            "of unshared layers."
-        )
-    if low <= 0:
-        return (
-            "Repeating a block is worth less than unshared layers; whether it is worth anything, "
-            "these runs cannot tell."
-        )
-    if high >= 1:
-        return (
-            "Repeating a block adds capacity; whether as much as unshared layers would, these "
-            "runs cannot tell."
-        )
-    return "Repeating a block adds capacity, but less than as many unshared layers would."
 
 
 def _doubling(phi: Estimate) -> str:

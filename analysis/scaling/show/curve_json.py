@@ -34,7 +34,7 @@ def allocation_json(allocation: Allocation, provenance: Provenance) -> dict[str,
     """What ``allocation.json`` holds."""
     return {
         "schema": SCHEMA,
-        "definition": "minimum of the fitted joint law under the exact FLOPs per token",
+        "definition": "minimum of the fitted law under the exact FLOPs per token",
         **_plain(asdict(allocation)),
         "provenance": provenance.to_json(),
     }

@@ -11,7 +11,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.laws.laws import FloatArray
+from analysis.laws.counting import FloatArray
+from analysis.laws.law import Law
 from analysis.page.style import (
     ACCENT,
     BAND,
@@ -193,15 +194,12 @@ def _residuals_by_r(ax: Axes, r_of_run: FloatArray, residual: FloatArray, styles
     ax.set_xlabel("recurrences r  (right of the runs: mean ± s.d.)")
 
 
-_SYMBOLS = {"phi": "φ", "alpha": "α", "beta": "β"}
-
-
 @styled
 def bootstrap_histograms(
-    resamples: pd.DataFrame, estimates: Mapping[str, float], intervals: Mapping
+    law: Law, resamples: pd.DataFrame, estimates: Mapping[str, float], intervals: Mapping
 ) -> Figure:
-    """The resampled parameters: estimate as a line, central 95 % shaded; A and B on log axes."""
-    names = [n for n in ("phi", "alpha", "beta", "E", "A", "B") if n in resamples]
+    """The resampled parameters: estimate as a line, central 95 % shaded; wide ones on log axes."""
+    names = list(resamples)
     columns = 3
     rows = -(-len(names) // columns)
     fig = new_figure(7.2, 1.9 * rows)
@@ -212,17 +210,18 @@ def bootstrap_histograms(
         values = resamples[name].to_numpy(np.float64)
         values = values[np.isfinite(values)]
         bins = np.histogram_bin_edges(values, bins=24)
-        if name in ("A", "B") and (values > 0).all():
+        wide = values.min() > 0 and values.max() > 10 * values.min()
+        if wide and name in law.coefficients:
             ax.set_xscale("log")
             bins = np.geomspace(values.min(), values.max(), 25)
         if intervals.get(name) is not None:
             ax.axvspan(*intervals[name], color=BAND, linewidth=0)
         ax.hist(values, bins=bins, color=ACCENT, alpha=0.75)
         ax.axvline(estimates[name], color="black", linewidth=1.2)
-        ax.set_title(_SYMBOLS.get(name, name), loc="left", fontweight="bold")
+        ax.set_title(law.symbols[name], loc="left", fontweight="bold")
         ax.set_yticks([])
         ax.spines["left"].set_visible(False)
         ax.grid(False)
-        if name in ("A", "B") and (values > 0).all():
+        if wide and name in law.coefficients:
             count_axis(ax.xaxis, sparse=True)
     return fig

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from analysis.scaling.answer import in_words
 from analysis.scaling.bootstrap import UNIT_LABELS, Bootstrap
 from analysis.scaling.fit import FitResult
+from analysis.scaling.local_study import LocalStudy
 from analysis.scaling.splits import Half, LeftOut
 from analysis.scaling.study import Study
 from analysis.tables.provenance import Provenance
 
-SCHEMA = 1
-PARAMETERS = ("phi", "alpha", "beta", "E", "A", "B")
+SCHEMA = 2
 
 
 def to_json(study: Study, provenance: Provenance) -> dict[str, Any]:
@@ -25,9 +26,9 @@ def to_json(study: Study, provenance: Provenance) -> dict[str, Any]:
         "n_runs": len(study.table),
         "n_dropped": len(study.table.dropped),
         "dropped": [asdict(run) for run in study.table.dropped],
-        "params": {name: fit.params.get(name) for name in PARAMETERS},
+        "params": {"phi": None, **fit.params},
         "objective": fit.objective,
-        "delta": fit.delta,
+        "delta": fit.law.delta,
         "r2": fit.r2,
         "rmse": fit.rmse,
         "max_abs_residual": fit.max_abs_residual,
@@ -58,6 +59,9 @@ def to_json(study: Study, provenance: Provenance) -> dict[str, Any]:
             for by, parts in study.leave_one_out.items()
         },
         "holdout": None if study.holdout is None else _left_out(study.holdout),
+        "planned": study.planned,
+        "local": None if study.local is None else _local(study.local),
+        "answer": None if study.answer is None else _answer(study),
     }
 
 
@@ -97,25 +101,47 @@ def _left_out(part: LeftOut) -> dict[str, Any]:
     return {"left_out": list(part.values), **asdict(part.errors), "params": part.fit.params}
 
 
+def _local(local: LocalStudy) -> dict[str, Any]:
+    cells = zip(local.cells.labels, local.cells.params["phi"], strict=True)
+    return {
+        "phi": local.phi,
+        "ci95": list(local.ci95),
+        "se": local.se,
+        "rmse": local.fit.rmse,
+        "cells": len(local.cells.labels),
+        "without_cell": {", ".join(f"{v:g}" for v in cell): phi for cell, phi in cells},
+        "without_r": {f"{r:g}": phi for r, phi in local.without_r.items()},
+        "ci95_over_r": None if local.over_r is None else list(local.over_r),
+        "injection": local.injection,
+        "embeddings_counted": local.embeddings,
+        "worth_per_r": None
+        if local.worth_per_r is None
+        else {f"{r:g}": worth for r, worth in local.worth_per_r.items()},
+        "left_out_rmse": local.cells.left_out_rmse,
+    }
+
+
+def _answer(study: Study) -> dict[str, Any]:
+    assert study.answer is not None
+    words = in_words(study.answer, study.table.runs, study.planned)
+    return {**asdict(study.answer), "sentence": words}
+
+
 def _bootstrap(result: Bootstrap, fit: FitResult) -> dict[str, Any]:
-    free = [name for name in PARAMETERS if name in fit.params and name in _free_names(fit)]
     intervals = {
         name: {"ci95": list(result.interval(name)), "se": result.standard_error(name)}
-        if name in free
+        if fit.is_free(name)
         else None
-        for name in PARAMETERS
+        for name in fit.params
     }
     return {
         "unit": UNIT_LABELS[result.unit],
         "n_cells": result.n_blocks,
         "resamples": len(result.estimates),
+        "phi": None,
         **intervals,
         "accepted": len(result.accepted),
         "missed": result.missed,
         "unidentified": result.unidentified,
         "at_bounds": result.at_bounds,
     }
-
-
-def _free_names(fit: FitResult) -> set[str]:
-    return {name.removeprefix("log_") for name in fit.free}

@@ -14,7 +14,6 @@ from analysis.scaling.fit import FitResult
 from analysis.scaling.show import fit_figures
 from analysis.scaling.show.answer_sections import phi_estimate
 from analysis.scaling.show.fit_figures import PhiRow
-from analysis.scaling.show.text import SYMBOLS
 from analysis.scaling.splits import LeftOut
 from analysis.scaling.study import Study
 from analysis.tables.provenance import Provenance
@@ -41,10 +40,9 @@ def law(study: Study) -> Section:
     predicted = runs["predicted"].to_numpy(np.float64)
     fit = study.fit
     html = (
-        "<p>L = E + A·(N<sub>once</sub> + r<sup>φ</sup>·N<sub>rec</sub>)<sup>−α</sup> + "
-        f"B·D<sup>−β</sup>, fitted to {fit.n_runs} runs by Σ Huber (δ = {fit.delta:g}) on the log "
-        f"of the loss; the injection matrix is booked as <i>{study.table.injection}</i>. "
-        f"{fit.starts.at_optimum} of {fit.starts.n} random starts ended at this optimum.</p>"
+        f"<p>{escape(fit.law.formula)}, fitted to {fit.n_runs} runs; the injection matrix is "
+        f"counted as <i>{study.table.injection}</i>. {fit.starts.at_optimum} of {fit.starts.n} "
+        "random starts ended at this optimum.</p>"
     )
     html += _parameter_table(study)
     if study.restricted:
@@ -92,15 +90,15 @@ def _parameter_table(study: Study) -> str:
     boot = study.bootstrap
     rows = []
     for name, value in study.fit.params.items():
-        digits = ".4g" if name in ("A", "B") else ".4f"
+        digits = ".4f" if name in study.fit.law.exponents else ".4g"
         error = interval = None
-        if not _free(study.fit, name):
+        if not study.fit.is_free(name):
             interval = "held fixed"
         elif boot is not None:
             low, high = boot.interval(name)
             error = f"{boot.standard_error(name):.3g}"
             interval = f"{low:{digits}} to {high:{digits}}"
-        rows.append([SYMBOLS[name], f"{value:{digits}}", error, interval])
+        rows.append([study.fit.law.symbols[name], f"{value:{digits}}", error, interval])
     caption = "Rounded; fit.json has full precision."
     if boot is not None:
         caption = (
@@ -110,28 +108,23 @@ def _parameter_table(study: Study) -> str:
     return table(["parameter", "estimate", "s.e.", "95 % interval"], rows, caption=caption)
 
 
-def _free(fit: FitResult, name: str) -> bool:
-    return name in fit.free or f"log_{name}" in fit.free
-
-
 def _fit_table(fits: Mapping[str, FitResult | None], caption: str) -> str:
+    symbols = next((fit.law.symbols for fit in fits.values() if fit), {})
     rows: list[list[object]] = []
     for name, fit in fits.items():
         if fit is None:
-            rows.append([name, *[None] * 8])
+            rows.append([name, *[None] * (3 + len(symbols))])
             continue
-        p = fit.params
         rows.append(
             [
                 name,
                 fit.n_runs,
-                *(f"{p[k]:.3f}" for k in ("alpha", "beta", "E")),
-                *(f"{p[k]:.4g}" for k in ("A", "B")),
+                *(f"{fit.params[n]:.4g}" for n in symbols),
                 f"{fit.objective:.3e}",
                 f"{fit.r2:.4f}",
             ]
         )
-    header = ["", "runs", "α", "β", "E", "A", "B", "Σ Huber", "R²"]
+    header = ["", "runs", *symbols.values(), "objective", "R²"]
     return table(header, rows, caption=caption)
 
 
@@ -148,17 +141,18 @@ def trust(study: Study) -> Section:
     ]
     if study.bootstrap is not None:
         accepted = study.bootstrap.accepted
-        names = [name for name in study.fit.params if _free(study.fit, name)]
+        names = [name for name in study.fit.params if study.fit.is_free(name)]
         shown.append(
             PageFigure(
                 "bootstrap",
                 fit_figures.bootstrap_histograms(
+                    study.fit.law,
                     accepted[names],
                     study.fit.params,
                     {name: study.bootstrap.interval(name) for name in names},
                 ),
                 f"{len(accepted)} refits to redrawn blocks of runs. Line: estimate from all runs; "
-                "shaded: central 95 %. A and B on logarithmic axes.",
+                "shaded: central 95 %. Coefficients that vary widely on logarithmic axes.",
             )
         )
     condition = study.fit.condition.whole

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 
-from analysis.laws.laws import JointLaw
+from analysis.scaling.answer import in_words
 from analysis.scaling.bootstrap import UNIT_LABELS
 from analysis.scaling.fit import FitResult
 from analysis.scaling.splits import Errors
 from analysis.scaling.study import Study
 
-SYMBOLS = {"phi": "φ", "alpha": "α", "beta": "β", "E": "E", "A": "A", "B": "B"}
-FIT_HEADER = ("", "runs", "φ", "α", "β", "E", "A", "B", "Σ Huber", "R²", "starts agreeing")
 ERROR_HEADER = ("", "runs", "mean", "max |·|", "RMSE")
 MAX_LISTED = 12
 
@@ -21,25 +20,52 @@ def summary(study: Study) -> str:
     return "\n".join(
         line
         for part in (
+            _answer(study),
             _heading(study),
             _parameters(study),
             _fits(study),
             _residuals(study),
             _stability(study),
+            _local(study),
             _notes(study),
         )
         for line in [*part, ""]
     ).rstrip()
 
 
-def _heading(study: Study) -> Iterator[str]:
-    law = (
-        "joint law: L = E + A·(N_once + r^φ·N_rec)^−α + B·D^−β"
-        if isinstance(study.fit.law, JointLaw)
-        else "Chinchilla law: L = E + A·N^−α + B·D^−β"
+def _answer(study: Study) -> Iterator[str]:
+    if study.answer is not None:
+        words = in_words(study.answer, study.table.runs, study.planned)
+        yield from textwrap.wrap(words, 100)
+        yield from textwrap.wrap(f"Why the {study.answer.law} law: {study.answer.why}.", 100)
+
+
+def _local(study: Study) -> Iterator[str]:
+    local = study.local
+    if local is None:
+        return
+    low, high = local.ci95
+    yield (
+        f"local law: φ = {local.phi:.3f} [{low:.3f}, {high:.3f}] over {len(local.cells.labels)} "
+        f"(budget, r) cells, RMSE {local.fit.rmse:.4f} nats"
     )
+    without = [f"{r:g}: {_number(phi)}" for r, phi in local.without_r.items()]
+    over_r = ""
+    if local.over_r is not None:
+        over_r = f"; [{local.over_r[0]:.2f}, {local.over_r[1]:.2f}] if r, not cells, were drawn"
+    yield f"  φ without one r: {', '.join(without)}{over_r}"
+    counted = {f"injection {choice}": phi for choice, phi in local.injection.items()}
+    counted["embeddings in N_once"] = local.embeddings
+    told = [f"{how} {_number(phi)}" for how, phi in counted.items() if phi is not None]
+    yield f"  φ by what is counted: {', '.join(told)}"
+    if local.worth_per_r is not None:
+        worth = [f"{r:g}: {value:.2f}" for r, value in local.worth_per_r.items()]
+        yield f"  φ if each r had a worth of its own, r^φ for it alone: {', '.join(worth)}"
+
+
+def _heading(study: Study) -> Iterator[str]:
     table = study.table
-    yield law
+    yield f"{study.fit.law.title}: {study.fit.law.formula}"
     yield (
         f"{len(table)} runs from {table.source}, {len(table.dropped)} dropped; "
         f"injection matrix booked: {table.injection}"
@@ -50,12 +76,12 @@ def _parameters(study: Study) -> Iterator[str]:
     fit, resampled = study.fit, study.bootstrap
     rows = []
     for name, value in fit.params.items():
-        free = name in fit.free or f"log_{name}" in fit.free
+        free = fit.is_free(name)
         interval, error = "held fixed" if not free else "", ""
         if free and resampled is not None:
             low, high = resampled.interval(name)
             interval, error = f"[{low:.4g}, {high:.4g}]", f"{resampled.standard_error(name):.2g}"
-        rows.append((SYMBOLS[name], f"{value:.4g}", interval, error))
+        rows.append((fit.law.symbols[name], f"{value:.4g}", interval, error))
     yield from table_text(("", "estimate", "95 % interval", "s.e."), rows)
     if resampled is not None:
         yield (
@@ -71,23 +97,19 @@ def _fits(study: Study) -> Iterator[str]:
     for name, fit in (study.restricted or {}).items():
         fits.append((name.replace("phi=", "φ = "), fit))
     fits += [(f"r = {r:g} alone", fit) for r, fit in study.per_architecture.items()]
-    yield from table_text(FIT_HEADER, [_fit_row(name, fit) for name, fit in fits])
+    symbols = study.fit.law.symbols
+    header = ("", "runs", *symbols.values(), "objective", "R²", "starts agreeing")
+    yield from table_text(header, [_fit_row(name, fit, list(symbols)) for name, fit in fits])
 
 
-def _fit_row(name: str, fit: FitResult | None) -> tuple[str, ...]:
+def _fit_row(name: str, fit: FitResult | None, names: Sequence[str]) -> tuple[str, ...]:
     if fit is None:
         return (name, "not available, see warnings")
-    params = fit.params
     edge = " (at bound: " + ", ".join(fit.at_bounds) + ")" if fit.at_bounds else ""
     return (
         name,
         f"{fit.n_runs}",
-        f"{params['phi']:.3f}" if "phi" in params else "",
-        f"{params['alpha']:.3f}",
-        f"{params['beta']:.3f}",
-        f"{params['E']:.3f}",
-        f"{params['A']:.4g}",
-        f"{params['B']:.4g}",
+        *(f"{fit.params[n]:.4g}" if n in fit.params else "" for n in names),
         f"{fit.objective:.4g}",
         f"{fit.r2:.4f}",
         f"{fit.starts.at_optimum} of {fit.starts.n}{edge}",

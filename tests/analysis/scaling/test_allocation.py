@@ -7,18 +7,20 @@ import pandas as pd
 import pytest
 
 import analysis
+from analysis import Runs
 from analysis.errors import NotIdentifiedError
 from analysis.estimate import estimate
-from analysis.laws.laws import JointLaw
 from analysis.scaling.allocation import (
     equivalent_size,
     frontier_gap,
     growth,
+    least_loss,
     optimal_allocation,
-    resampled_allocation,
+    resampled,
 )
 from analysis.tables.flops import architectures
 from tests.analysis import laptop_study
+from tests.analysis.laptop_study import joint_law
 
 PUBLISHED = Path(analysis.__file__).parent / "data/schwethelm2026_isodepth.csv"
 LAW = laptop_study.TRUTH
@@ -37,7 +39,7 @@ def test_no_width_is_better(designs, r, injection):
     d = best.d_model[:, None] * np.linspace(0.5, 2, 2001)
     n_effective = designs[r].n_effective(LAW.phi, injection)(d)
     tokens = BUDGETS[:, None] / designs[r].flops_per_token(d)
-    loss = LAW.chinchilla.predict(n_effective, tokens)
+    loss = LAW.predict(Runs.from_counts(n_effective, 0, r, tokens))
     assert (loss >= best.loss[:, None] - 1e-13).all()
     np.testing.assert_allclose(loss.min(axis=1), best.loss, rtol=1e-7)
 
@@ -54,9 +56,9 @@ def test_widths_beyond_the_runs_are_marked(designs):
 
 
 def test_resamples_at_once_equal_one_at_a_time(designs):
-    laws = [LAW, JointLaw(E=1.4, A=20.0, B=90.0, alpha=0.26, beta=0.34, phi=0.5)]
-    table = pd.DataFrame([law.params() for law in laws])
-    both = resampled_allocation(table, designs[4], "once", BUDGETS)
+    laws = [LAW, joint_law(E=1.4, A=20.0, B=90.0, alpha=0.26, beta=0.34, phi=0.5)]
+    table = pd.DataFrame([law.params for law in laws])
+    both = least_loss(resampled(LAW, table), designs[4], "once", BUDGETS)
     for row, law in enumerate(laws):
         one = optimal_allocation(law, designs[4], "once", BUDGETS)
         np.testing.assert_allclose(both.d_model[row], one.d_model, rtol=1e-9)
@@ -64,7 +66,7 @@ def test_resamples_at_once_equal_one_at_a_time(designs):
 
 
 def test_a_law_without_an_optimum_is_refused(designs):
-    flat = JointLaw(E=1.5, A=0.0, B=80.0, alpha=0.28, beta=0.33, phi=0.5)
+    flat = joint_law(E=1.5, A=0.0, B=80.0, alpha=0.28, beta=0.33, phi=0.5)
     with pytest.raises(NotIdentifiedError, match=r"r = 2: .*A = 0.* no compute-optimal width"):
         optimal_allocation(flat, designs[2], "once", BUDGETS)
 
@@ -73,19 +75,19 @@ def test_exponents_of_a_large_model_approach_the_closed_form(designs):
     """Where d² dominates, C = 6·N·D up to a factor, and a = β/(α+β), b = α/(α+β)."""
     far = optimal_allocation(LAW, designs[1], "once", np.geomspace(1e22, 1e23, 5))
     slopes = growth(far, None)
-    total = LAW.alpha + LAW.beta
-    np.testing.assert_allclose(slopes.n_params.value, LAW.beta / total, rtol=1e-3)
-    np.testing.assert_allclose(slopes.tokens.value, LAW.alpha / total, rtol=1e-3)
+    total = LAW.params["alpha"] + LAW.params["beta"]
+    np.testing.assert_allclose(slopes.n_params.value, LAW.params["beta"] / total, rtol=1e-3)
+    np.testing.assert_allclose(slopes.tokens.value, LAW.params["alpha"] / total, rtol=1e-3)
     np.testing.assert_allclose(slopes.total, 1, rtol=1e-3)
 
 
 def test_exponents_carry_the_spread_of_the_resamples(designs):
     rng = np.random.default_rng(0)
-    table = pd.DataFrame([LAW.params()] * 50)
+    table = pd.DataFrame([LAW.params] * 50)
     table["beta"] += 0.01 * rng.standard_normal(50)
     near = optimal_allocation(LAW, designs[1], "once", BUDGETS)
-    slopes = growth(near, resampled_allocation(table, designs[1], "once", BUDGETS))
-    wanted = np.std(table["beta"] / (table["beta"] + LAW.alpha), ddof=1)
+    slopes = growth(near, least_loss(resampled(LAW, table), designs[1], "once", BUDGETS))
+    wanted = np.std(table["beta"] / (table["beta"] + LAW.params["alpha"]), ddof=1)
     np.testing.assert_allclose(slopes.n_params.se, wanted, rtol=0.15)
     assert slopes.n_params.ci95[0] < slopes.n_params.value < slopes.n_params.ci95[1]
     assert slopes.total > 1  # FLOPs per token grow more slowly than N
@@ -94,8 +96,8 @@ def test_exponents_carry_the_spread_of_the_resamples(designs):
 def test_the_gap_is_zero_for_a_study_against_itself_and_positive_below_phi_one(designs):
     one = optimal_allocation(LAW, designs[1], "once", BUDGETS)
     four = optimal_allocation(LAW, designs[4], "once", BUDGETS)
-    table = pd.DataFrame([LAW.params(), LAW.params() | {"phi": 0.6}])
-    drawn = [resampled_allocation(table, designs[r], "once", BUDGETS) for r in (1, 4)]
+    table = pd.DataFrame([LAW.params, LAW.params | {"phi": 0.6}])
+    drawn = [least_loss(resampled(LAW, table), designs[r], "once", BUDGETS) for r in (1, 4)]
     np.testing.assert_array_equal(frontier_gap(one, one, None, None).gap, 0)
     gap = frontier_gap(four, one, drawn[1], drawn[0])
     assert (gap.gap > 0).all()
@@ -104,7 +106,8 @@ def test_the_gap_is_zero_for_a_study_against_itself_and_positive_below_phi_one(d
 
 
 def test_equivalent_sizes(designs):
-    size = equivalent_size(LAW, designs[4], designs[1], "once", np.array([0.0, 1.0]))
+    drawn = resampled(LAW, pd.DataFrame([LAW.params | {"phi": phi} for phi in (0.0, 1.0)]))
+    size = equivalent_size(LAW, designs[4], designs[1], "once", drawn)
     units = laptop_study.LAYER * laptop_study.DEPTH
     once, rec, inject = 24, 24, 2
     np.testing.assert_allclose(size.unique, (once + rec + inject) / units)
@@ -117,7 +120,7 @@ def test_the_published_equivalent_size():
     """arXiv:2604.21106: at r = 4, 0.41 of the unique parameters act like 0.58."""
     runs = pd.read_csv(PUBLISHED)
     designs = architectures(runs)
-    law = JointLaw(E=1.5689, A=28.45, B=887.5, alpha=0.2003, beta=0.3669, phi=0.4576)
+    law = joint_law(E=1.5689, A=28.45, B=887.5, alpha=0.2003, beta=0.3669, phi=0.4576)
     size = equivalent_size(law, designs[4], designs[1], "once", None)
     np.testing.assert_allclose(size.unique, 0.408, atol=1e-3)
     np.testing.assert_allclose(size.effective.value, 0.58, atol=0.01)

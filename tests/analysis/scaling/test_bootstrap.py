@@ -1,12 +1,16 @@
 """Intervals: their width, their coverage of a known truth, and resamples that do not count."""
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import AnalysisError, NotIdentifiedError, bootstrap_fit, fit_joint
-from analysis.laws.newton import Minima
-from analysis.laws.problem import Problem
+import analysis
+from analysis import AnalysisError, NotIdentifiedError, bootstrap_fit
+from analysis.laws.catalogue import LAWS
+from analysis.laws.joint import JOINT
+from analysis.laws.problem import Minima, Problem, Solver
 from analysis.scaling.bootstrap import blocks, draw_blocks, refit
 from tests.analysis import laptop_study
 from tests.analysis.scaling.test_fit import TRUTH, with_losses
@@ -14,7 +18,7 @@ from tests.analysis.scaling.test_fit import TRUTH, with_losses
 
 @pytest.fixture(scope="module")
 def fit(published):
-    return fit_joint(published, starts=50)
+    return analysis.fit(published, starts=50)
 
 
 def test_interval_of_the_published_runs(published, fit):
@@ -52,7 +56,7 @@ def test_same_seed_same_resamples(published, fit):
 
 
 def test_held_phi_stays_held(published):
-    fit = fit_joint(published, phi=1.0, starts=20)
+    fit = analysis.fit(published, phi=1.0, starts=20)
     result = bootstrap_fit(published, fit, resamples=20)
     assert (result.estimates["phi"] == 1.0).all()
     assert result.standard_error("alpha") > 0
@@ -60,16 +64,17 @@ def test_held_phi_stays_held(published):
 
 def test_resamples_are_at_their_optimum(published, fit):
     """Against a search of the whole box with many starts."""
-    problem = Problem.from_booked(published.booked, fit.delta)
+    problem = Problem.of(JOINT, published.booked)
     block_N, n_blocks = blocks(published.booked, "cell")
     rng = np.random.default_rng(0)
     counts = draw_blocks(n_blocks, "cell", 5, rng)
     result = refit(problem, fit.theta, counts, block_N, rng)
     for row, theta in zip(counts, result.theta_RP, strict=True):
         drawn = published.booked.iloc[np.repeat(np.arange(116), row[block_N])]
-        searched = fit_joint(drawn, starts=100)
-        assert np.exp(theta[0]) == pytest.approx(searched.params["E"], rel=1e-5)
-        assert theta[5] == pytest.approx(searched.params["phi"], abs=1e-5)
+        searched = analysis.fit(drawn, starts=100)
+        params = JOINT.params(theta)
+        assert params["E"] == pytest.approx(searched.params["E"], rel=1e-5)
+        assert params["phi"] == pytest.approx(searched.params["phi"], abs=1e-5)
 
 
 @pytest.mark.parametrize(("unit", "n"), [("cell", 24), ("run", 116), ("budget", 6), ("r", 4)])
@@ -106,7 +111,7 @@ def test_resamples_of_one_r_are_left_out_and_counted(published):
     runs = published.runs
     keep = (runs["r"] == 1) | ((runs["r"] == 4) & (runs["budget"] < 5e17))
     table = published.select(keep)
-    result = bootstrap_fit(table, fit_joint(table, starts=50), resamples=100)
+    result = bootstrap_fit(table, analysis.fit(table, starts=50), resamples=100)
     assert 20 < result.unidentified < 50
     assert result.estimates["phi"].isna().sum() == result.unidentified + result.missed
     assert len(result.accepted) == 100 - result.unidentified - result.missed
@@ -114,11 +119,12 @@ def test_resamples_of_one_r_are_left_out_and_counted(published):
 
 
 def test_a_best_start_that_stands_alone_is_not_accepted(published, fit, monkeypatch):
-    def all_different(problem, theta_SP, weights_SN):
-        n = len(theta_SP)
-        return Minima(theta_SP, 1e-4 * (1 + np.arange(n)), np.ones(n, bool))
+    def all_different(problem, exponents_SJ, weights_SN):
+        n = len(exponents_SJ)
+        return Minima(np.zeros((n, 6)), 1e-4 * (1 + np.arange(n)), np.ones(n, bool))
 
-    monkeypatch.setattr("analysis.scaling.bootstrap.minimise", all_different)
+    law = dataclasses.replace(JOINT, solver=Solver(all_different, 1, 2))
+    monkeypatch.setitem(LAWS, "joint", lambda _: law)
     with pytest.raises(NotIdentifiedError, match="only 0 of 20 resamples can be fitted"):
         bootstrap_fit(published, fit, resamples=20)
 
@@ -131,7 +137,7 @@ def test_a_resample_that_did_not_arrive_is_not_accepted(published, fit, monkeypa
 
 def test_resamples_at_the_edge_are_counted():
     frame = pd.DataFrame(laptop_study.study(noise=0.2, seed=1))
-    result = bootstrap_fit(frame, fit_joint(frame, starts=30), resamples=40)
+    result = bootstrap_fit(frame, analysis.fit(frame, starts=30), resamples=40)
     assert result.at_bounds
     assert any("at the edge of the box in" in line for line in result.warnings())
 
@@ -144,7 +150,7 @@ def coverage(frame: pd.DataFrame, replicates: int, resamples: int) -> float:
         shared = 0.002 * np.random.default_rng([seed, 1]).standard_normal(n_blocks)[block_N]
         replicate = with_losses(frame, TRUTH, noise=0.0035, seed=seed)
         replicate["loss"] *= np.exp(shared)
-        fit = fit_joint(replicate, starts=10)
+        fit = analysis.fit(replicate, starts=10)
         low, high = bootstrap_fit(replicate, fit, resamples=resamples, seed=seed).interval("phi")
         hits += low <= TRUTH.phi <= high
     return hits / replicates

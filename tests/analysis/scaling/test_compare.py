@@ -6,12 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis import Runs
 from analysis.errors import InputError
 from analysis.scaling.compare import compare, shared_runs
 from analysis.tables.runs import RunTable, load_runs
 from tests.analysis import laptop_study
 
-LOWER_PHI = dataclasses.replace(laptop_study.TRUTH, phi=0.5)
+LOWER_PHI = laptop_study.joint_law(**laptop_study.TRUTH.params | {"phi": 0.5})
 
 
 def table(runs: list[dict], folder, name: str) -> RunTable:
@@ -29,7 +30,8 @@ def cheaper_loop(runs: list[dict], law, noise: float, seed: int) -> list[dict]:
             continue
         cost = 0.8 * run["flops_per_token"]
         tokens = round(run["budget"] / cost / 512) * 512
-        loss = law.predict(run["n_once"] + run["n_inject"], run["n_rec"], run["r"], tokens)
+        counts = run["n_once"] + run["n_inject"], run["n_rec"], run["r"], tokens
+        loss = law.predict(Runs.from_counts(*counts))
         changed = {"flops_per_token": cost, "tokens": tokens, "train_flops": tokens * cost}
         result.append(run | changed | {"loss": float(loss + noise * rng.standard_normal())})
     return result
@@ -57,12 +59,12 @@ def test_pairing_makes_the_difference_surer_than_independent_studies_would(compa
 
 def test_a_gain_in_loss_is_split_into_tokens_and_capacity(compared):
     """More tokens gain what the true law says, less capacity loses the rest."""
-    truth = laptop_study.TRUTH
+    truth = laptop_study.TRUTH.params
     base = [run for run in laptop_study.study(noise=0.0) if run["r"] == 4]
     variant = cheaper_loop(base, LOWER_PHI, noise=0.0, seed=0)
     tokens = np.mean(
         [
-            truth.B * (v["tokens"] ** -truth.beta - b["tokens"] ** -truth.beta)
+            truth["B"] * (v["tokens"] ** -truth["beta"] - b["tokens"] ** -truth["beta"])
             for b, v in zip(base, variant, strict=True)
         ]
     )

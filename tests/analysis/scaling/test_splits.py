@@ -1,7 +1,10 @@
+from functools import partial
+
 import numpy as np
 import pytest
 
-from analysis import AnalysisError, NotIdentifiedError, fit_joint
+import analysis
+from analysis import AnalysisError, NotIdentifiedError
 from analysis.scaling.splits import (
     errors,
     fit_half,
@@ -11,11 +14,13 @@ from analysis.scaling.splits import (
     split_by_budget,
 )
 
+FIT = partial(analysis.fit, starts=30)
+
 
 def test_halves_of_the_published_runs(published):
     low, high = split_by_budget(published)
     assert (len(low), len(high)) == (56, 60)
-    low, high = fit_half(low, starts=30), fit_half(high, starts=30)
+    low, high = fit_half(low, FIT), fit_half(high, FIT)
     assert low.budgets[-1] == 2.15e18
     assert high.budgets[0] == 4.64e18
     assert low.fit.params["phi"] == pytest.approx(0.442, abs=0.001)
@@ -34,7 +39,7 @@ def test_three_budgets_have_no_halves(published):
 
 
 def test_leaving_out_predicts_unseen_runs(published):
-    left = leave_out(published, "budget", largest_budgets(published, 2), starts=30)
+    left = leave_out(published, "budget", largest_budgets(published, 2), FIT)
     assert left.fit.n_runs == 80
     assert left.errors.n == 36
     assert left.fit.params["phi"] == pytest.approx(0.453, abs=0.005)
@@ -49,7 +54,7 @@ def test_leaving_out_predicts_unseen_runs(published):
 def test_leaving_out_a_recurrence_needs_two_others(published):
     two = published.select(published.runs["r"] <= 2)
     with pytest.raises(NotIdentifiedError, match="all 29 runs have r = 1"):
-        leave_out(two, "r", (2.0,))
+        leave_out(two, "r", (2.0,), FIT)
 
 
 @pytest.mark.parametrize("n", [0, 6])
@@ -65,7 +70,7 @@ def test_errors_by_hand():
 
 
 def test_residual_table_of_the_published_runs(published):
-    fit = fit_joint(published, starts=30)
+    fit = analysis.fit(published, starts=30)
     paper = {1: (-0.001, 0.018, 0.009), 2: (0.004, 0.036, 0.011), 4: (-0.006, 0.023, 0.011)}
     paper[8] = (0.001, 0.029, 0.010)
     for r, (mean, largest, rmse) in paper.items():

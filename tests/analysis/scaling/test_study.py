@@ -108,9 +108,7 @@ def test_parts_of_the_published_study(result):
 def test_predictions_add_up(study):
     frame = study.predictions()
     np.testing.assert_allclose(frame["predicted"] + frame["residual"], frame["loss"])
-    np.testing.assert_allclose(
-        frame["predicted"], study.fit.law.predict_frame(study.table.booked), rtol=1e-12
-    )
+    np.testing.assert_allclose(frame["predicted"], study.fit.predict(study.table.runs), rtol=1e-12)
     assert (frame["n_effective"] >= frame["n_once"]).all()
 
 

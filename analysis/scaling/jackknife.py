@@ -1,0 +1,79 @@
+"""Delete-one-cell jackknife: φ without each block of runs, and how well the rest predicts it.
+
+Runs of one (budget, r) cell share a compute budget and a learning-rate rule, so their errors hang
+together; leaving out whole cells lets the interval feel that (Quenouille 1956, Tukey 1958; the
+t quantile for G blocks has G − 1 degrees of freedom). In simulated small studies its 95 % interval
+holds the true φ in 97 % of tables, where a profile likelihood falls to 82 % once the runs of a cell
+share an error (tests/benchmarks/coverage.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from analysis.errors import NotIdentifiedError
+from analysis.laws.counting import FloatArray
+from analysis.scaling.bootstrap import UNIT_COLUMNS, Unit, blocks, problem_of, refit
+from analysis.scaling.fit import FitResult
+
+
+@dataclass(frozen=True)
+class Jackknife:
+    """Fits without each of G blocks.
+
+    ``params`` has one row a block left out, in the order of ``labels``. ``predictions`` (N,) are
+    losses in nats of every run by the fit that has not seen its block, ``left_out_rmse`` the error
+    of those.
+    """
+
+    labels: list[tuple[float, ...]]
+    params: pd.DataFrame
+    predictions: FloatArray
+    left_out_rmse: float
+
+    def standard_error(self, values_G: FloatArray) -> FloatArray:
+        """Of a function of the parameters, from its values (G, …) without each block."""
+        g = len(values_G)
+        squares = ((values_G - values_G.mean(axis=0)) ** 2).sum(axis=0)
+        return np.asarray(np.sqrt((g - 1) / g * squares))
+
+    def interval(
+        self, value: FloatArray | float, values_G: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """The 95 % interval about a value, ± t(G − 1) standard errors."""
+        reach = stats.t.ppf(0.975, len(values_G) - 1) * self.standard_error(values_G)
+        return np.asarray(value - reach), np.asarray(value + reach)
+
+    def interval_of(self, name: str, value: float) -> tuple[float, float]:
+        """The 95 % interval of a parameter."""
+        low, high = self.interval(value, self.params[name].to_numpy())
+        return float(low), float(high)
+
+
+def jackknife(counted: pd.DataFrame, fit: FitResult, unit: Unit = "cell", seed: int = 0):
+    """Leave out one block at a time of the table that ``fit`` was made from.
+
+    Raises:
+        NotIdentifiedError: the runs without some block do not identify the law.
+    """
+    problem = problem_of(fit, counted)
+    block_N, n_blocks = blocks(counted, unit)
+    without_GG = 1 - np.eye(n_blocks, dtype=np.int64)
+    rng = np.random.default_rng([seed, 3])
+    refits = refit(problem, fit.theta, without_GG, block_N, rng)
+    names = UNIT_COLUMNS[unit]
+    labels = [tuple(key) for key in counted.groupby(names, sort=True)[names].first().to_numpy()]
+    if not refits.accepted_R.all():
+        lost = ", ".join(f"{v:g}" for v in labels[int(np.flatnonzero(~refits.accepted_R)[0])])
+        raise NotIdentifiedError(
+            f"{problem.law.title}: the runs without {' and '.join(names)} = {lost} do not fit it"
+        )
+    params = {name: v[:, None] for name, v in problem.law.params(refits.theta_RP).items()}
+    predicted_GN = problem.law.predict(params, problem.runs)
+    predictions = predicted_GN[block_N, np.arange(len(block_N))]
+    rmse = float(np.sqrt(((problem.loss_N - predictions) ** 2).mean()))
+    return Jackknife(labels, refits.frame(problem), predictions, rmse)
