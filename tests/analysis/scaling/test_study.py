@@ -64,7 +64,7 @@ def result(study) -> dict:
 
 def test_every_key_in_order(result):
     assert list(result)[: len(KEYS)] == KEYS
-    assert result["schema"] == 1
+    assert result["schema"] == 2
     assert (result["law"], result["injection"], result["delta"]) == ("joint", "once", 0.001)
     assert (result["n_runs"], result["n_dropped"], result["dropped"]) == (116, 0, [])
     assert list(result["params"]) == ["phi", "alpha", "beta", "E", "A", "B"]
@@ -103,6 +103,26 @@ def test_parts_of_the_published_study(result):
     assert list(result["leave_one_out"]["r"]) == ["1", "2", "4", "8"]
     assert result["leave_one_out"]["budget"]["2.15e+19"]["n"] == 16
     assert result["warnings"] == []
+
+
+def test_the_local_law_stands_beside_and_the_answer_says_why(study, result):
+    local, answer = result["local"], result["answer"]
+    assert local["phi"] == pytest.approx(0.457, abs=0.002)
+    assert local["ci95"] == pytest.approx([0.421, 0.493], abs=0.003)
+    assert local["rmse"] == pytest.approx(0.0074, abs=1e-4)
+    assert local["cells"] == len(local["without_cell"]) == 24
+    assert 0.4 < local["without_cell"]["4.64e+17, 1"] < 0.5
+    assert local["without_r"] == pytest.approx(
+        {"1": 0.50, "2": 0.44, "4": 0.44, "8": 0.48}, abs=0.006
+    )
+    assert local["injection"]["recurrent"] == pytest.approx(0.43, abs=0.006)
+    assert local["embeddings_counted"] is None
+    assert local["worth_per_r"] == pytest.approx({"2": 0.36, "4": 0.48, "8": 0.44}, abs=0.006)
+    assert answer["law"] == "joint"
+    assert answer["phi"] == study.fit.phi
+    assert answer["left_out_rmse"] == pytest.approx({"joint": 0.0111, "local": 0.0086}, abs=1e-4)
+    assert "a ratio of 0.77 (not below 0.7)" in answer["why"]
+    assert answer["sentence"].startswith("From 116 runs: φ = 0.46, 95 % interval 0.4")
 
 
 def test_predictions_add_up(study):
