@@ -44,8 +44,10 @@ def get_config() -> ConfigDict:
     c.depth = fixed_depth()
 
     c.loss = ConfigDict()
-    c.loss.supervision = "last"  # "last": the loss of the last loop; "every": of all loops
-    c.loss.loop_weights = ()  # with "every": a weight per loop; () = equal, summing to 1
+    # "last": the loss of the last loop; "every": of all loops; "by_loop": of all loops, each
+    # against a target of its own, which the data has to hold.
+    c.loss.supervision = "last"
+    c.loss.loop_weights = ()  # not with "last": a weight per loop; () = equal, summing to 1
     c.loss.norm_penalty = 0.0  # lambda x mean over loops of mean(H_k^2)
     c.loss.chunk = 4096  # most tokens whose logits exist at one time
 

@@ -58,7 +58,7 @@ class BudgetConfig:
 
 @dataclasses.dataclass(frozen=True)
 class LossConfig:
-    supervision: Literal["last", "every"]
+    supervision: Literal["last", "every", "by_loop"]
     loop_weights: tuple[PositiveOrZero, ...]
     norm_penalty: PositiveOrZero
     chunk: Count
@@ -301,7 +301,7 @@ def _check_fit(run: RunConfig) -> None:
             f"depth.kind = {run.depth.kind!r}; allowed with hyperconnections: 'fixed' "
             "(each recurrence has lane parameters of its own)"
         )
-    if loss.supervision == "every" or loss.norm_penalty:
+    if loss.supervision != "last" or loss.norm_penalty:
         if sampled:
             raise UserError(
                 f"depth.kind = {run.depth.kind!r}; allowed with a loss at every loop or a norm "

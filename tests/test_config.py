@@ -94,7 +94,7 @@ MISFITS = [
     ({"profile.steps": (3,)}, r"profile.steps = \(3,\); allowed: \(first, last\), or \(\)"),
     ({"profile.steps": (3, 10**6)}, r"profile.steps = \(3, 1000000\); allowed: up to step 9766"),
     ({"profile.steps": (3, 4.0)}, r"profile.steps\[1\] = 4.0 is a float; allowed: int"),
-    ({"loss.supervision": "some"}, "loss.supervision = 'some'; allowed: 'last', 'every'"),
+    ({"loss.supervision": "some"}, "loss.supervision = 'some'; allowed: 'last', 'every', 'by_l"),
     ({"loss.loop_weights": (1.0,)}, "loss.loop_weights = .* allowed with loss.supervision 'last'"),
     ({"loss.supervision": "every", "loss.loop_weights": (1.0,)}, "has 1 entries; allowed: .* = 4"),
     (

@@ -43,7 +43,8 @@ def train_batches(
         batch does not depend on who takes what.
 
     Returns:
-      An iterator of {'tokens': int32 (rows, T + 1)}. `close` ends its thread.
+      An iterator of {'tokens': int32 (rows, T + 1)}, and for data with targets by loop
+      'loop_targets' int32 (rows, T, K): of the last T tokens. `close` ends its thread.
 
     Raises UserError if the split has less than one window.
     """
@@ -51,15 +52,21 @@ def train_batches(
     rows = _checked_rows(batch_size, rows)
     if seed < 0 or start_step < 0:
         raise UserError(f"seed={seed} and start_step={start_step} have to be 0 or more")
-    steps_a_block = max(1, BLOCK_TOKENS // (len(rows) * (sequence_length + 1)))
+    T, K = sequence_length, data.loop_targets
+    steps_a_block = max(1, BLOCK_TOKENS // (len(rows) * (T + 1)))
 
-    def read_block(block: int) -> np.ndarray:
+    def read_block(block: int) -> dict[str, np.ndarray]:
         first = start_step + block * steps_a_block
         steps = np.arange(first, first + steps_a_block)
         positions = (steps[:, None] * batch_size + rows[None, :]).ravel()
         windows = shuffled_windows(positions, n_windows, seed)
-        tokens = data.train.windows(windows * sequence_length, sequence_length + 1)
-        return tokens.reshape(steps_a_block, len(rows), sequence_length + 1)
+        shape = (steps_a_block, len(rows))
+        tokens = data.train.windows(windows * T, T + 1)
+        read: dict[str, np.ndarray] = {"tokens": tokens.reshape(*shape, T + 1)}
+        if K:
+            targets = data.train_targets.windows((windows * T + 1) * K, T * K)
+            read["loop_targets"] = targets.reshape(*shape, T, K)
+        return read
 
     return TrainBatches(grain.MapDataset.range(LAST_BLOCK).map(read_block))
 
@@ -84,22 +91,23 @@ def shuffled_windows(positions: np.ndarray, n_windows: int, seed: int) -> np.nda
 
 
 class TrainBatches(Iterator[dict[str, np.ndarray]]):
-    """Takes batches out of a data set of blocks (steps, B, T + 1), which grain reads ahead."""
+    """Takes batches out of a data set of blocks (steps, B, …), which grain reads ahead."""
 
     def __init__(self, blocks: grain.MapDataset):
         options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=PREFETCHED_BLOCKS)
         self._blocks: Any = iter(blocks.to_iter_dataset(options))
         # Also closes at interpreter exit, where grain's own clean-up comes too late.
         self.close = weakref.finalize(self, self._blocks.close)
-        self._block: Iterator[np.ndarray] = iter(())
+        self._block: Iterator[dict[str, np.ndarray]] = iter(())
 
     def __next__(self) -> dict[str, np.ndarray]:
         try:
-            tokens_BT = next(self._block)
+            return next(self._block)
         except StopIteration:
-            self._block = iter(next(self._blocks))
-            tokens_BT = next(self._block)
-        return {"tokens": tokens_BT}
+            block = next(self._blocks)
+            steps = zip(*block.values(), strict=True)
+            self._block = (dict(zip(block, step, strict=True)) for step in steps)
+            return next(self._block)
 
 
 def validation_batches(
@@ -123,7 +131,8 @@ def validation_batches(
       An iterator, equally long in each process, of
         'tokens' int32 (B, T + 1),
         'mask'   bool  (B, T): whether the target is there; False where rows or the last window
-                 are filled up with end-of-text tokens,
+                 are filled up with end-of-text tokens, and for data with targets by loop where the
+                 last loop is to say another token than the text,
         'bytes'  int32 (B, T): bytes of text the target covers, 0 under the mask, so that
                  Σ nats · mask / (ln 2 · Σ bytes) is bits per byte.
 
@@ -161,7 +170,18 @@ def _validation_batches(
             n_bytes = np.zeros(length, np.int32)
             n_bytes[: len(found)] = data.validation_bytes.read(start, len(found))
             covered[run] = n_bytes[1:].reshape(len(run), T)
+            if data.loop_targets:
+                mask[run] &= _asked(data, start, flat[1:]).reshape(len(run), T)
         yield {"tokens": tokens, "mask": mask, "bytes": covered}
+
+
+def _asked(data: TokenData, start: int, targets_N: np.ndarray) -> np.ndarray:
+    """Which of the targets after position `start` are what the last loop is to say, bool (N,)."""
+    K = data.loop_targets
+    by_loop = data.validation_targets.read((start + 1) * K, len(targets_N) * K).reshape(-1, K)
+    last_N = np.full(len(targets_N), -1)
+    last_N[: len(by_loop)] = by_loop[:, -1]
+    return last_N == targets_N
 
 
 def count_train_windows(data: TokenData, sequence_length: int) -> int:

@@ -3,6 +3,7 @@
     python -m looped_jax.data.prepare --source=bundled --out=data/novels --vocab_size=2048
     python -m looped_jax.data.prepare --source='books/*.jsonl' --validation=0.01 --out=data/books
     python -m looped_jax.data.prepare --source=tfds:lm1b --validation=tfds:lm1b:test --out=data/lm1b
+    python -m looped_jax.data.prepare --source=hops --out=data/hops
 
 Typed again, it finds its finished work; interrupted, it starts again. What `--out` then holds is
 described in `looped_jax.data.shards`; `TokenData.open` reads it.
@@ -20,7 +21,7 @@ import numpy as np
 from absl import flags
 
 from looped_jax import cli
-from looped_jax.data import shards, tokenizer
+from looped_jax.data import hops, shards, tokenizer
 from looped_jax.data.shards import ShardWriter, TokenData
 from looped_jax.data.sources import (
     BUNDLED_VALIDATION,
@@ -43,6 +44,8 @@ from looped_jax.files import (
 from looped_jax.lock import Held, locked
 
 VOCAB_SIZE = 4096
+# Tasks by name: they make their own text, hold out part of it and bring their vocabulary.
+TASKS: dict[str, Callable[[], Source]] = {"hops": hops.source}
 SPLITS: tuple[Split, ...] = ("train", "validation")
 # Pieces encoded together: enough to occupy all cores, little enough to hold.
 BATCH_CHARACTERS = 1 << 22
@@ -63,10 +66,11 @@ def prepare(
     """Makes `out` hold the tokens of a source, unless it does already.
 
     Args:
-      source: `bundled`, `tfds:NAME[:SPLIT]`, or a file, folder or glob of text, jsonl or parquet.
+      source: `bundled`, a name in TASKS, `tfds:NAME[:SPLIT]`, or a file, folder or glob of text,
+        jsonl or parquet.
       out: the folder to make.
       validation: what is held out: like `source`, or a fraction of documents, such as "0.01".
-        None for `bundled`, which holds out one novel.
+        None for `bundled`, which holds out one novel, and for tasks.
       tokenizer_file: a tokenizer.json to use; None trains a byte-level BPE on the train split.
       vocab_size: size of the BPE to train; None for VOCAB_SIZE.
       text_field: the field of jsonl, parquet and TFDS records that holds the text.
@@ -83,7 +87,9 @@ def prepare(
             f"--vocab_size={vocab_size} and --tokenizer={tokenizer_file}: "
             "a tokenizer file has its vocabulary, give one of the two"
         )
-    opened = open_source(source, validation, text_field)
+    opened = _open_task(source, validation, tokenizer_file, vocab_size) or open_source(
+        source, validation, text_field
+    )
     loaded = None if tokenizer_file is None else tokenizer.load(tokenizer_file, end_of_text)
     folder = Path(out)
     request: dict[str, Any] = {
@@ -91,7 +97,7 @@ def prepare(
         "validation": BUNDLED_VALIDATION if source == "bundled" else validation,
         "held_out_fraction": opened.held_out_fraction,
         "text_field": text_field,
-        "vocab_size": None if tokenizer_file else vocab_size or VOCAB_SIZE,
+        "vocab_size": None if tokenizer_file or opened.vocabulary else vocab_size or VOCAB_SIZE,
         "tokenizer_sha256": sha256_of_file(tokenizer_file) if tokenizer_file else None,
         "end_of_text": end_of_text,
         "inputs": _describe_inputs(opened),
@@ -107,6 +113,20 @@ def prepare(
     return data
 
 
+def _open_task(source: str, validation: Any, tokenizer_file: Any, vocab_size: Any) -> Source | None:
+    """The task of this name, if it is one."""
+    if source not in TASKS:
+        return None
+    for flag, value in (
+        ("validation", validation), ("tokenizer", tokenizer_file), ("vocab_size", vocab_size),
+    ):  # fmt: skip
+        if value is not None:
+            raise UserError(
+                f"--{flag}={value} with --source={source}: its text and vocabulary are fixed"
+            )
+    return TASKS[source]()
+
+
 def _write(
     source: Source,
     loaded: Tokenizer | None,
@@ -116,7 +136,10 @@ def _write(
 ) -> None:
     for leftover in {*shards.shard_files(folder), *folder.glob(f"*{UNFINISHED}*")}:
         leftover.unlink()
-    encoder = loaded or _train_tokenizer(source, request["vocab_size"], say)
+    if source.vocabulary is not None:
+        encoder = tokenizer.of_words(source.vocabulary)
+    else:
+        encoder = loaded or _train_tokenizer(source, request["vocab_size"], say)
     write_bytes(folder / shards.TOKENIZER, encoder.to_json().encode())
     dtype = "uint16" if encoder.vocab_size <= 1 << 16 else "uint32"
     splits: dict[str, Any] = {}
@@ -138,6 +161,7 @@ def _write(
             },
             "splits": splits,
             "streams": streams,
+            "loop_targets": source.loop_targets.loops if source.loop_targets else 0,
             "versions": {p: metadata.version(p) for p in ("numpy", "tokenizers")},
         },
     )
@@ -167,6 +191,8 @@ def _encode_split(
     """Writes the shards of a split. Returns its counts and its streams for the manifest."""
     tokens = ShardWriter(folder, split, dtype)
     covered = ShardWriter(folder, "validation-bytes", "uint32") if split == "validation" else None
+    asked = source.loop_targets
+    targets = ShardWriter(folder, f"{split}-targets", dtype) if asked else None
     end_of_text, no_bytes = np.array([encoder.end_of_text_id]), np.array([0])
     n_bytes = n_documents = 0
     progress = Progress(f"tokens of {split}", source, split, say)
@@ -183,9 +209,13 @@ def _encode_split(
                     covered.add(no_bytes)
         for piece, ids in zip(batch, ids_of_pieces, strict=True):
             tokens.add(ids)
+            if asked and targets:
+                targets.add(asked.of_ids(ids).ravel())
             n_bytes += len(piece.text.encode())
             if piece.ends_document:
                 tokens.add(end_of_text)
+                if asked and targets:
+                    targets.add(np.repeat(end_of_text, asked.loops))
                 n_documents += 1
     progress.finish()
     if n_documents == 0:
@@ -195,6 +225,8 @@ def _encode_split(
         )
     counts = {"tokens": tokens.length, "bytes": n_bytes, "documents": n_documents}
     streams: dict[str, Any] = {split: tokens.finish()}
+    if targets is not None:
+        streams[f"{split}-targets"] = targets.finish()
     if covered is not None:
         streams["validation-bytes"] = covered.finish()
     return counts, streams
@@ -306,7 +338,8 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "source",
         None,
-        "bundled, tfds:NAME[:SPLIT], or a file, folder or glob of text, jsonl or parquet.",
+        f"bundled, {', '.join(TASKS)}, tfds:NAME[:SPLIT], or a file, folder or glob of text, jsonl "
+        "or parquet.",
         required=True,
     )
     flags.DEFINE_string("out", None, "Folder to make.", required=True)

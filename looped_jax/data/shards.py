@@ -5,6 +5,8 @@ tokenizer.json
 train-00000.npy …    the documents one after another, each followed by the end-of-text token
 validation-00000.npy …
 validation-bytes-00000.npy …   for each validation token, the bytes of text it covers
+train-targets-00000.npy …      for each token, what each loop is to say in its place; tasks only
+validation-targets-00000.npy …
 """
 
 import os
@@ -27,6 +29,8 @@ FORMAT = 1
 SHARD_TOKENS = 1 << 26
 # The streams of numbers that a folder holds; the first two are also the splits.
 STREAMS = ("train", "validation", "validation-bytes")
+# And those of data with a target for each loop.
+TARGET_STREAMS = ("train-targets", "validation-targets")
 
 
 class TokenStream:
@@ -79,6 +83,8 @@ class TokenData:
       manifest: the content of manifest.json.
       train, validation: token ids as `TokenStream`.
       validation_bytes: bytes of text that each validation token covers; end-of-text covers none.
+      loop_targets: K, targets by loop that every token has; 0 for text, whose target is the token.
+      train_targets, validation_targets: those, K numbers a token; empty for text.
     """
 
     folder: Path
@@ -86,6 +92,9 @@ class TokenData:
     train: TokenStream
     validation: TokenStream
     validation_bytes: TokenStream
+    loop_targets: int
+    train_targets: TokenStream
+    validation_targets: TokenStream
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> "TokenData":
@@ -108,13 +117,16 @@ class TokenData:
                 f"{folder / MANIFEST} has format {version!r}; this version reads {FORMAT}: "
                 "prepare the data again"
             )
-        streams = [
-            TokenStream(
-                folder, manifest["streams"][name]["shards"], manifest["streams"][name]["dtype"]
-            )
-            for name in STREAMS
+        described = manifest["streams"]
+        stream = lambda name: TokenStream(
+            folder, described[name]["shards"], described[name]["dtype"]
+        )
+        loops = manifest.get("loop_targets", 0)
+        targets = [
+            stream(name) if loops else TokenStream(folder, [], "") for name in TARGET_STREAMS
         ]
-        return cls(folder, manifest, *streams)
+        train, validation, validation_bytes = map(stream, STREAMS)
+        return cls(folder, manifest, train, validation, validation_bytes, loops, *targets)
 
     @property
     def digest(self) -> str:
@@ -159,8 +171,8 @@ class TokenData:
     def digests(self) -> dict[Path, str]:
         """SHA-256 of every file, as the manifest has it."""
         found = {self.folder / TOKENIZER: self.manifest["tokenizer"]["sha256"]}
-        for name in STREAMS:
-            for shard in self.manifest["streams"][name]["shards"]:
+        for stream in self.manifest["streams"].values():
+            for shard in stream["shards"]:
                 found[self.folder / shard["file"]] = shard["sha256"]
         return found
 
@@ -229,14 +241,14 @@ def content_digest(manifest: dict[str, Any]) -> str:
     streams = {
         name: [manifest["streams"][name]["dtype"]]
         + [s["sha256"] for s in manifest["streams"][name]["shards"]]
-        for name in STREAMS
+        for name in manifest["streams"]
     }
     return sha256_of_json([manifest["format"], manifest["tokenizer"]["sha256"], streams])
 
 
 def shard_files(folder: Path) -> Iterator[Path]:
     """Shards in a folder, finished or not, whatever the manifest says."""
-    for name in STREAMS:
+    for name in (*STREAMS, *TARGET_STREAMS):
         yield from folder.glob(f"{name}-[0-9]*.npy*")
 
 

@@ -12,10 +12,12 @@ import json
 import lzma
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol
+from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
+
+import numpy as np
 
 from looped_jax.errors import UserError
 from looped_jax.files import sha256_of_file, sha256_of_json
@@ -62,13 +64,33 @@ class Input(Protocol):
     def pieces(self) -> Iterator[Piece]: ...
 
 
+class LoopTargets(NamedTuple):
+    """What each loop of a model is to predict, where that is not the token that follows.
+
+    Attributes:
+      loops: K, loops that have a target.
+      of_ids: ids (N,) of a piece -> targets (N, K): what loop 1 … K is to say in place of each
+        token. Tokens at which the last loop's target is the token itself are scored when the model
+        is validated; the others are there to be learned only.
+    """
+
+    loops: int
+    of_ids: Callable[[np.ndarray], np.ndarray]
+
+
 @dataclass(frozen=True)
 class Source:
-    """Inputs per split, or one set of inputs of which a fraction of documents is held out."""
+    """Inputs per split, or one set of inputs of which a fraction of documents is held out.
+
+    A task with words of its own brings its `vocabulary`, the end-of-text token first, in place of
+    a tokenizer that is trained or loaded; texts are its words with blanks between them.
+    """
 
     train: list[Input]
     validation: list[Input]
     held_out_fraction: float | None
+    vocabulary: tuple[str, ...] | None = None
+    loop_targets: LoopTargets | None = None
 
     def inputs(self, split: Split) -> list[Input]:
         """The inputs that hold this split's text (and the other's, if a fraction is held out)."""

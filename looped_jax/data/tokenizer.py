@@ -39,8 +39,14 @@ class Tokenizer:
         self.vocab_size: int = max(backend.get_vocab(with_added_tokens=True).values()) + 1
 
     def encode(self, text: str) -> np.ndarray:
-        """Ids of a text, int32 (tokens,), without any special token around them."""
-        return _ids(self._backend.encode(text, add_special_tokens=False))
+        """Ids of a text, int32 (tokens,), without any special token around them.
+
+        Raises UserError for a word that a vocabulary of words does not have.
+        """
+        try:
+            return _ids(self._backend.encode(text, add_special_tokens=False))
+        except Exception as error:  # the library raises no narrower class
+            raise UserError(f"cannot encode {text!r}: {error}") from error
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of several texts, on all cores."""
@@ -93,6 +99,17 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     )
     backend.train_from_iterator(iter(texts), trainer)
     return Tokenizer(backend, END_OF_TEXT, "the trained tokenizer")
+
+
+def of_words(words: Sequence[str]) -> Tokenizer:
+    """A token for each word, in this order, `<|endoftext|>` among them; blanks lie between words.
+
+    A text with another word has no tokens.
+    """
+    backend = tokenizers.Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.add_special_tokens([END_OF_TEXT])
+    return Tokenizer(backend, END_OF_TEXT, "the vocabulary")
 
 
 def load(path: str | os.PathLike[str], end_of_text: str = END_OF_TEXT) -> Tokenizer:

@@ -45,13 +45,13 @@ def chunked_cross_entropy(
     if reduction == "mean":
         weights_N = weights_N / jnp.sum(weights_N)
     shape = _Chunking(softcap, chunk)
-    return _cross_entropy(shape, h_ND[None], head_kernel_DV, targets_N, weights_N[None])[0]
+    return _cross_entropy(shape, h_ND[None], head_kernel_DV, targets_N[None], weights_N[None])[0]
 
 
 def loop_cross_entropy(
     h_KND: jax.Array,
     head_kernel_DV: jax.Array,
-    targets_N: jax.Array,
+    targets: jax.Array,
     loop_weights_K: jax.Array,
     *,
     softcap: float | None,
@@ -59,15 +59,17 @@ def loop_cross_entropy(
 ) -> tuple[jax.Array, jax.Array]:
     """Σ_k w_k · (mean cross-entropy of loop k), and the K means by themselves (no gradient), nats.
 
-    The weights are used as they are: equal supervision of every loop is w_k = 1/K. All loops add to
-    one gradient of the kernel. Chunks and dtypes are those of `chunked_cross_entropy`.
+    Targets are (N,), the same for all loops, or (K, N). The weights are used as they are: equal
+    supervision of every loop is w_k = 1/K. All loops add to one gradient of the kernel. Chunks and
+    dtypes are those of `chunked_cross_entropy`.
     """
     loops, tokens, _ = h_KND.shape
+    targets_KN = jnp.broadcast_to(targets, (loops, tokens))
     weights_KN = jnp.broadcast_to(
         loop_weights_K.astype(jnp.float32)[:, None] / tokens, (loops, tokens)
     )
     shape = _Chunking(softcap, chunk)
-    loss, nats_KN = _cross_entropy(shape, h_KND, head_kernel_DV, targets_N, weights_KN)
+    loss, nats_KN = _cross_entropy(shape, h_KND, head_kernel_DV, targets_KN, weights_KN)
     return loss, jnp.mean(jax.lax.stop_gradient(nats_KN), axis=1)
 
 
@@ -82,7 +84,7 @@ def token_cross_entropy(
     """Each token's cross-entropy (N,) in nats, for evaluation: it passes no gradient."""
     unused = jnp.zeros((1, *targets_N.shape), jnp.float32)
     shape = _Chunking(softcap, chunk)
-    nats_KN = _cross_entropy(shape, h_ND[None], head_kernel_DV, targets_N, unused)[1]
+    nats_KN = _cross_entropy(shape, h_ND[None], head_kernel_DV, targets_N[None], unused)[1]
     return jax.lax.stop_gradient(nats_KN[0])
 
 
@@ -108,18 +110,18 @@ class _Chunking(NamedTuple):
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _cross_entropy(shape: _Chunking, h_KND, kernel_DV, targets_N, weights_KN):
+def _cross_entropy(shape: _Chunking, h_KND, kernel_DV, targets_KN, weights_KN):
     """(Σ weights · nats, nats_KN); the second passes no gradient."""
     kernel_DV = kernel_DV.astype(h_KND.dtype)
 
     def nats(carry, h_CD, y_C, _weights_C):
         return carry, _nats(shape.softcap, h_CD, kernel_DV, y_C)[0]
 
-    _, nats_KN = _over_chunks(shape, nats, None, h_KND, targets_N, weights_KN)
+    _, nats_KN = _over_chunks(shape, nats, None, h_KND, targets_KN, weights_KN)
     return jnp.sum(weights_KN * nats_KN), nats_KN
 
 
-def _forward(shape: _Chunking, h_KND, kernel_DV, targets_N, weights_KN):
+def _forward(shape: _Chunking, h_KND, kernel_DV, targets_KN, weights_KN):
     compute_DV = kernel_DV.astype(h_KND.dtype)
 
     def nats_and_gradients(gradient_DV, h_CD, y_C, weights_C):
@@ -130,7 +132,7 @@ def _forward(shape: _Chunking, h_KND, kernel_DV, targets_N, weights_KN):
 
     zeros_DV = jnp.zeros(kernel_DV.shape, jnp.float32)
     gradient_DV, (nats_KN, gradient_KND) = _over_chunks(
-        shape, nats_and_gradients, zeros_DV, h_KND, targets_N, weights_KN
+        shape, nats_and_gradients, zeros_DV, h_KND, targets_KN, weights_KN
     )
     residuals = (gradient_KND, gradient_DV.astype(kernel_DV.dtype), nats_KN)
     return (jnp.sum(weights_KN * nats_KN), nats_KN), residuals
@@ -170,7 +172,7 @@ def _nats(softcap: float | None, h_CD, kernel_DV, y_C):
     return jnp.log(sum_C) - target_C, gradient_CV
 
 
-def _over_chunks(shape: _Chunking, step, carry, h_KND, targets_N, weights_KN):
+def _over_chunks(shape: _Chunking, step, carry, h_KND, targets_KN, weights_KN):
     """Run `step(carry, h_CD, y_C, weights_C) → (carry, outputs with leading C)` over all chunks.
 
     Returns the last carry and the outputs with leading (K, N). Tokens that fill up the last chunks
@@ -180,19 +182,19 @@ def _over_chunks(shape: _Chunking, step, carry, h_KND, targets_N, weights_KN):
     loops, tokens, width = h_KND.shape
     size, chunks = shape.split(tokens)
     if loops == chunks == 1:
-        carry, outputs = step(carry, h_KND[0], targets_N, weights_KN[0])
+        carry, outputs = step(carry, h_KND[0], targets_KN[0], weights_KN[0])
         return carry, jax.tree.map(lambda x: x[None], outputs)
 
     missing = size * chunks - tokens
     # Chunk i is [:, i] of (size, chunks): the major axis, which a mesh may split, stays whole.
     h = jnp.pad(h_KND, ((0, 0), (0, missing), (0, 0))).reshape(loops, size, chunks, width)
-    y = jnp.pad(targets_N, (0, missing)).reshape(size, chunks)
+    y = jnp.pad(targets_KN, ((0, 0), (0, missing))).reshape(loops, size, chunks)
     w = jnp.pad(weights_KN, ((0, 0), (0, missing))).reshape(loops, size, chunks)
 
     def body(carry, index):
         loop, i = index // chunks, index % chunks
         h_CD = jax.lax.dynamic_slice(h, (loop, 0, i, 0), (1, size, 1, width)).reshape(size, width)
-        y_C = jax.lax.dynamic_slice(y, (0, i), (size, 1)).reshape(size)
+        y_C = jax.lax.dynamic_slice(y, (loop, 0, i), (1, size, 1)).reshape(size)
         w_C = jax.lax.dynamic_slice(w, (loop, 0, i), (1, size, 1)).reshape(size)
         return step(carry, h_CD, y_C, w_C)
 

@@ -1,4 +1,7 @@
-"""What training minimises: cross-entropy at the last or at every loop, and the norm penalty."""
+"""What training minimises: cross-entropy at the last or at every loop, and the norm penalty.
+
+At every loop the target is the token that follows, or one that the data has for each loop.
+"""
 
 from typing import Any
 
@@ -20,6 +23,7 @@ def objective(
     tokens_BT: Array,
     recurrences: int | Array,
     rngs: dict[str, Array],
+    loop_targets_BTR: Array | None = None,
 ) -> tuple[Array, dict[str, Array]]:
     """The objective of a batch and its parts, float32 nats.
 
@@ -28,6 +32,7 @@ def objective(
       recurrences: an int, or int32 () or (B,); a loss at every loop or a norm penalty runs the
         config's number instead (resolve refuses other depths there).
       rngs: keys for dropout and for a noisy initial state.
+      loop_targets_BTR: int32, the target of every loop, with supervision "by_loop" alone.
 
     Returns:
       (objective, {"loss": cross-entropy, …}).
@@ -52,12 +57,16 @@ def objective(
         model.recurrences, -1, model.width
     )
     metrics: dict[str, Array] = {}
-    if loss.supervision == "every":
+    if loss.supervision != "last":
         weights = loss.loop_weights or (1.0 / model.recurrences,) * model.recurrences
+        targets = targets_N
+        if loss.supervision == "by_loop":
+            assert loop_targets_BTR is not None
+            targets = jnp.moveaxis(loop_targets_BTR, -1, 0).reshape(model.recurrences, -1)
         ce, ce_R = losses.loop_cross_entropy(
             h_RND,
             kernel_DV,
-            targets_N,
+            targets,
             jnp.asarray(weights, jnp.float32),
             softcap=cap,
             chunk=loss.chunk,

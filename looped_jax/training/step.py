@@ -26,12 +26,14 @@ from looped_jax.training.state import (
 )
 
 Metrics = dict[str, jax.Array]
-Step = Callable[[TrainState, jax.Array, Schedule, np.uint32], tuple[TrainState, Metrics]]
+Batch = dict[str, jax.Array]
+Step = Callable[[TrainState, Batch, Schedule, np.uint32], tuple[TrainState, Metrics]]
 
 
 def train_step(run: RunConfig, mesh: Mesh) -> Step:
-    """The compiled step of a run: (state, tokens (B, T + 1), schedule, seed) -> (state, metrics).
+    """The compiled step of a run: (state, batch, schedule, seed) -> (state, metrics).
 
+    The batch is {"tokens": (B, T + 1)}, with "loop_targets" (B, T, R) where they are supervised.
     The state is donated. Metrics are float32 scalars on the device: the loss in nats, the global
     gradient norm, the recurrences run (their mean over the batch) and parts of the objective.
     """
@@ -52,20 +54,23 @@ def _compiled_step(
     optimizer = make_optimizer(rule)
     sampler = DepthSampler(depth)
 
-    def step(state: TrainState, tokens_BT: jax.Array, schedule: Schedule, seed: jax.Array):
+    def step(state: TrainState, batch: Batch, schedule: Schedule, seed: jax.Array):
         index = state.optimizer.step
         recurrences: int | jax.Array = depth.minimum
         if depth.kind != "fixed":
-            recurrences = sampler.sample(seed, index, tokens_BT.shape[0])
+            recurrences = sampler.sample(seed, index, batch["tokens"].shape[0])
 
-        def gradients_of(tokens_BT, recurrences, key):
+        def gradients_of(batch, recurrences, key):
             rngs = {"dropout": jax.random.fold_in(key, 0), "state": jax.random.fold_in(key, 1)}
-            of_params = lambda p: objective(model, loss, p, tokens_BT, recurrences, rngs)
+            targets = batch.get("loop_targets")
+            of_params = lambda p: objective(
+                model, loss, p, batch["tokens"], recurrences, rngs, targets
+            )
             (_, metrics), gradients = jax.value_and_grad(of_params, has_aux=True)(state.params)
             return gradients, metrics
 
         key = jax.random.fold_in(jax.random.key(seed), index)
-        gradients, metrics = accumulate(gradients_of, tokens_BT, recurrences, key, microbatches)
+        gradients, metrics = accumulate(gradients_of, batch, recurrences, key, microbatches)
         updates, new_optimizer = optimizer.update(
             gradients, state.optimizer, state.params, schedule=schedule
         )
@@ -86,7 +91,7 @@ def _compiled_step(
 
 def accumulate(
     gradients_of: Callable[..., tuple[Any, Metrics]],
-    tokens_BT: jax.Array,
+    batch: Batch,
     recurrences: int | jax.Array,
     key: jax.Array,
     microbatches: int,
@@ -97,24 +102,25 @@ def accumulate(
     of which all have the same number, since all windows are full.
 
     Args:
-      gradients_of: (tokens, recurrences, key) -> (gradients, metrics), both means over tokens.
+      gradients_of: (batch, recurrences, key) -> (gradients, metrics), both means over tokens.
       recurrences: an int, or int32 () or (B,).
       key: the first part uses it as it is when it is the only one.
       microbatches: parts; divides B. A part holds every n-th sequence, so that sequences stay on
         their devices.
     """
     if microbatches == 1:
-        return gradients_of(tokens_BT, recurrences, key)
+        return gradients_of(batch, recurrences, key)
     split = lambda x: jnp.moveaxis(x.reshape(-1, microbatches, *x.shape[1:]), 1, 0)
     per_sequence = isinstance(recurrences, jax.Array) and recurrences.ndim == 1
     depths = split(recurrences) if per_sequence else None
 
-    def part(index: jax.Array, tokens_MT: jax.Array, depth_M: Any) -> tuple[Any, Metrics]:
-        tokens_MT = nn.with_logical_constraint(tokens_MT, ("batch", "length"))
+    def part(index: jax.Array, batch: Batch, depth_M: Any) -> tuple[Any, Metrics]:
+        axes = ("batch", "length", "recurrences")
+        batch = jax.tree.map(lambda x: nn.with_logical_constraint(x, axes[: x.ndim]), batch)
         depth = recurrences if depth_M is None else depth_M
-        return gradients_of(tokens_MT, depth, jax.random.fold_in(key, index))
+        return gradients_of(batch, depth, jax.random.fold_in(key, index))
 
-    parts = (jnp.arange(microbatches), split(tokens_BT), depths)
+    parts = (jnp.arange(microbatches), jax.tree.map(split, batch), depths)
     sums = jax.tree.map(
         lambda x: jnp.zeros(x.shape, x.dtype),
         jax.eval_shape(part, *jax.tree.map(lambda x: x[0], parts)),
@@ -127,9 +133,15 @@ def accumulate(
 def lower_step(run: RunConfig, mesh: Mesh) -> jax.stages.Lowered:
     """The step lowered for the run's shapes, nothing allocated: `.compile()` tells its memory."""
     optimizer = make_optimizer(run.optimizer.rule)
-    shape = (run.data.batch_size, run.data.sequence_length + 1)
-    tokens_BT = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=parallel.rows(mesh))
+    B, T = run.data.batch_size, run.data.sequence_length
+    shapes: dict[str, tuple[int, ...]] = {"tokens": (B, T + 1)}
+    if run.loss.supervision == "by_loop":
+        shapes["loop_targets"] = (B, T, run.model.recurrences)
+    batch = {
+        name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=parallel.rows(mesh))
+        for name, shape in shapes.items()
+    }
     with parallel.active(mesh):
         state = abstract_state(run.model, optimizer, mesh)
         step: Any = train_step(run, mesh)
-        return step.lower(state, tokens_BT, make_schedule(run)[0], np.uint32(run.seed))
+        return step.lower(state, batch, make_schedule(run)[0], np.uint32(run.seed))

@@ -200,7 +200,7 @@ class _Loop:
             progress.say("compiling")
             for step in range(start + 1, total + 1):
                 batch = parallel.global_batch(next(batches), self.mesh)
-                state, values = step_fn(state, batch["tokens"], self.schedule, seed)
+                state, values = step_fn(state, batch, self.schedule, seed)
                 progress.say("")
                 if step % run.log.every_steps == 0 or step == total:
                     metrics.push(step, values)
@@ -286,13 +286,19 @@ def open_data(run: RunConfig) -> TokenData:
     """The run's data, checked against its model.
 
     Raises:
-      UserError: no data there, more token ids than the model has, or less than one window.
+      UserError: no data there, more token ids than the model has, less than one window, or no
+        targets by loop where they are supervised.
     """
     data = TokenData.open(run.data.folder)
     if data.vocab_size > run.model.vocab_size:
         raise UserError(
             f"model.vocab_size = {run.model.vocab_size}; allowed with the tokenizer of "
             f"{run.data.folder}: at least {data.vocab_size}"
+        )
+    if run.loss.supervision == "by_loop" and data.loop_targets != run.model.recurrences:
+        raise UserError(
+            f"{run.data.folder} has targets for {data.loop_targets} loops; allowed with "
+            f"loss.supervision 'by_loop': model.recurrences = {run.model.recurrences} of them"
         )
     count_train_windows(data, run.data.sequence_length)
     return data

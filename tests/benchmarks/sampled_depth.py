@@ -89,10 +89,10 @@ class Steps:
         self._schedule, _ = states.make_schedule(run)
         shape = (run.data.batch_size, run.data.sequence_length + 1)
         tokens = np.random.default_rng(0).integers(0, run.model.vocab_size, shape)
-        self._tokens = jax.device_put(tokens.astype(np.int32), parallel.rows(mesh))
+        self._batch = {"tokens": jax.device_put(tokens.astype(np.int32), parallel.rows(mesh))}
         self._step = train_step(run, mesh)
         start = time.perf_counter()
-        lowered = self._step.lower(self._state, self._tokens, self._schedule, jnp.uint32(0))
+        lowered = self._step.lower(self._state, self._batch, self._schedule, jnp.uint32(0))
         self.compiled = lowered.compile()
         self.compile_seconds = time.perf_counter() - start
 
@@ -102,7 +102,7 @@ class Steps:
         state = dataclasses.replace(self._state, optimizer=numbered)
         start = time.perf_counter()
         for _ in range(STEPS):
-            state, metrics = self._step(state, self._tokens, self._schedule, jnp.uint32(0))
+            state, metrics = self._step(state, self._batch, self._schedule, jnp.uint32(0))
         jax.block_until_ready(metrics)
         seconds = time.perf_counter() - start
         self._state = state

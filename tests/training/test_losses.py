@@ -131,18 +131,21 @@ def test_bfloat16_states_accumulate_in_float32(chunk):
     assert error < 4e-3
 
 
-@pytest.mark.parametrize("chunk", [8, N])
-def test_loops_with_weights(chunk):
+@pytest.mark.parametrize(("chunk", "own_targets"), [(8, True), (N, False), (N, True)])
+def test_loops_with_weights(chunk, own_targets):
     _, kernel, targets, _ = inputs()
+    targets_KN = jnp.stack([jnp.roll(targets, own_targets * k) for k in range(K)])
     h_KND = jax.random.normal(jax.random.key(5), (K, N, D))
     weights = jnp.array([0.2, 0.0, 2.0])
 
     def plain(h_KND, kernel, weights):
-        losses = jax.vmap(lambda h: plain_nats(h, kernel, targets, 15.0).mean())(h_KND)
+        of_loop = lambda h, y: plain_nats(h, kernel, y, 15.0).mean()
+        losses = jax.vmap(of_loop)(h_KND, targets_KN)
         return jnp.dot(weights, losses), losses
 
     def chunked(h_KND, kernel, weights):
-        return loop_cross_entropy(h_KND, kernel, targets, weights, softcap=15.0, chunk=chunk)
+        asked = targets_KN if own_targets else targets
+        return loop_cross_entropy(h_KND, kernel, asked, weights, softcap=15.0, chunk=chunk)
 
     gradients = lambda f: jax.value_and_grad(f, argnums=(0, 1, 2), has_aux=True)
     assert_close(

@@ -36,6 +36,27 @@ def test_the_published_numbers(condition):
     assert_gradients_close(gradients, readout_names.to_params(arrays, "grad/"))
 
 
+def test_every_loop_can_have_a_target_of_its_own():
+    arrays, _, _ = load("readout_perloop_rmsnorm")
+    model = tiny(**READOUT)
+    params, tokens = readout_names.to_params(arrays), arrays["tokens"]
+    own = np.stack([np.roll(tokens[:, 1:], loop, axis=1) for loop in range(4)], axis=-1)
+
+    def loss_of(supervision, weights, targets):
+        config = LossConfig(supervision, weights, 0.0, 7)
+        return objective(model, config, params, tokens, model.recurrences, {}, targets)[0]
+
+    np.testing.assert_allclose(
+        loss_of("by_loop", (1.0, 0.0, 0.0, 0.0), own),  # loop 1 has the token that follows
+        loss_of("every", (1.0, 0.0, 0.0, 0.0), None),
+        rtol=1e-6,
+    )
+    rolled = np.repeat(own[..., 2:3], 4, axis=-1)
+    third = loss_of("by_loop", (0.0, 0.0, 1.0, 0.0), own)
+    np.testing.assert_allclose(third, loss_of("by_loop", (0.0, 0.0, 1.0, 0.0), rolled), rtol=1e-6)
+    assert abs(third - arrays["loop_losses"][2]) > 0.1
+
+
 def test_weights_of_the_loops():
     arrays, _, _ = load("readout_perloop_rmsnorm")
     model = tiny(**READOUT)

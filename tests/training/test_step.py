@@ -45,7 +45,7 @@ def after(run, batches, mesh=MESH):
         state = init_state(run.model, make_optimizer(run.optimizer.rule), on, run.seed)
         step, metrics = steps.train_step(run, on), []
         for batch in batches:
-            placed = parallel.global_batch({"tokens": batch}, on)["tokens"]
+            placed = parallel.global_batch({"tokens": batch}, on)
             state, values = step(state, placed, make_schedule(run)[0], np.uint32(run.seed))
             metrics.append(jax.device_get(values))
         return jax.device_get(state.params), metrics
