@@ -9,7 +9,8 @@
     loss=every|last          cross-entropy at every loop or at the last
     readout=rmsnorm|raw|last RMSNorm before the head at every loop, at none, or at the last only
     penalty=0.01             lambda of the norm penalty, lambda x mean over loops of mean(H_k^2)
-    between=none|rmsnorm     RMSNorm on the state between the loops
+    between=none|rmsnorm     RMSNorm on the state between the loops, after it is read, as published
+                             (--config.model.state_norm=every: before)
     loops=4                  K, loops over the stack
 
 Loops are weighed by `--config.loss.loop_weights="(0.1,0.2,0.3,0.4)"`. Sizes:
@@ -31,7 +32,7 @@ from configs import base
 
 LOSSES = ("every", "last")
 READOUTS = {"rmsnorm": "every", "raw": "none", "last": "last"}  # -> model.readout_norm
-BETWEEN = {"none": "none", "rmsnorm": "every"}  # -> model.state_norm
+BETWEEN = {"none": "none", "rmsnorm": "between"}  # -> model.state_norm
 
 
 @dataclasses.dataclass(frozen=True)

@@ -53,7 +53,7 @@ def claims(groups: Sequence[Group]) -> list[Claim]:
     drift = pick(groups)
     raw = pick(groups, readout_norm="none")
     penalised = pick(groups, penalised=True)
-    between = pick(groups, state_norm="every")
+    between = pick(groups, state_norm="between") or pick(groups, state_norm="every")
     drift_text = " / ".join(f"{x:,.0f}" for x in PUBLISHED_DRIFT)
     tens_text = f"{PUBLISHED_CONTROLLED[0]:g} to {PUBLISHED_CONTROLLED[1]:g}"
     least = PUBLISHED_DRIFT[0] / PUBLISHED_CONTROLLED[1]

@@ -17,6 +17,11 @@ from analysis.estimate import Estimate
 from analysis.tables.measured import Measured, estimate
 
 READOUTS = {"every": "RMSNorm", "none": "raw", "last": "RMSNorm at the last loop"}
+STATE_NORMS = {
+    "between": "between loops",
+    "every": "between loops, before the readout",
+    "last": "after the last loop",
+}
 
 
 @dataclass(frozen=True, order=True)
@@ -37,8 +42,7 @@ class Condition:
         if self.norm_penalty:
             text += f" + penalty {self.norm_penalty:g}"
         if self.state_norm != "none":
-            where = {"every": "between loops", "last": "after the last loop"}[self.state_norm]
-            text += f" + norm {where}"
+            text += f" + norm {STATE_NORMS[self.state_norm]}"
         if self.loop_weights:
             text += f", weights {':'.join(f'{w:g}' for w in self.loop_weights)}"
         return text if self.injection == "passthrough" else f"{text}, {self.injection} injection"

@@ -62,6 +62,10 @@ class Recurrence(nn.Module):
         if c.injection == "hyperconnect":
             alpha, _, _ = self._lanes(index, state.dtype)
             return jnp.sum(alpha * state, axis=0)
+        if c.state_norm == "between":
+            # What the recurrence before left and the readout has seen; the first one takes h⁰.
+            is_later = jnp.reshape(index > 0, (-1, 1, 1))
+            state = jnp.where(is_later, self.state_norm(state), state)
         if c.injection == "passthrough":
             return state
         if c.injection == "additive":

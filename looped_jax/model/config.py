@@ -24,7 +24,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "injection": ("passthrough", "additive", "linear", "diagonal", "hyperconnect"),
     "injection_order": ("input_first", "state_first"),
     "initial_state": ("input", "zeros", "noise"),
-    "state_norm": ("every", "last", "none"),
+    "state_norm": ("every", "between", "last", "none"),
     "readout_norm": ("every", "last", "none"),
     "init": ("uniform_fan_in", "normal"),
     "remat": ("none", "layer", "products"),
@@ -173,9 +173,10 @@ def _check_combinations(config: ModelConfig) -> None:
             f"model.initial_state = {c.initial_state!r}; allowed with hyperconnections: 'input' "
             "(every lane starts as the prelude's output)"
         )
-    if hyperconnect and c.state_norm == "last":
+    if hyperconnect and c.state_norm in ("between", "last"):
         raise ValueError(
-            "model.state_norm = 'last'; allowed with hyperconnections: 'every' or 'none'"
+            f"model.state_norm = {c.state_norm!r}; allowed with hyperconnections: "
+            "'every' or 'none'"
         )
     if c.injection == "passthrough" and c.initial_state != "input":
         raise ValueError(

@@ -24,7 +24,7 @@ CONDITIONS = {
     "drift": {},
     "raw": {"readout_norm": "none"},
     "penalised": {"norm_penalty": 0.01},
-    "between": {"state_norm": "every"},
+    "between": {"state_norm": "between"},
     "terminal": {"supervision": "last"},
 }
 

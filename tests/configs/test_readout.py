@@ -39,7 +39,7 @@ def test_conditions_change_what_they_name():
     norms = {name: one(readout=name).model.readout_norm for name in ("rmsnorm", "raw", "last")}
     assert norms == {"rmsnorm": "every", "raw": "none", "last": "last"}
     assert one(penalty=0.02).loss.norm_penalty == 0.02
-    assert one(between="rmsnorm").model.state_norm == "every"
+    assert one(between="rmsnorm").model.state_norm == "between"
     assert one().model.state_norm == "none"
     assert Condition("last", "raw", 0.01, "rmsnorm").name == "last_raw_penalty0.01_between"
 

@@ -54,6 +54,10 @@ REFUSED = {
         {"injection": "hyperconnect", "lanes": 2, "state_norm": "last"},
         "model.state_norm = 'last'; allowed with hyperconnections: 'every' or 'none'",
     ),
+    "norm between lanes": (
+        {"injection": "hyperconnect", "lanes": 2, "state_norm": "between"},
+        "model.state_norm = 'between'; allowed with hyperconnections: 'every' or 'none'",
+    ),
     "a loop that sees nothing": (
         {"injection": "passthrough", "initial_state": "zeros"},
         "model.initial_state = 'zeros'; allowed with injection 'passthrough': 'input'",

@@ -10,6 +10,7 @@ import pytest
 
 from looped_jax.model.lm import LoopedLM
 from tests.golden import isodepth_names, readout_names, sandwich_names
+from tests.golden.readout_numpy import loop_logits
 from tests.model.tiny import READOUT, SANDWICH, tiny, with_injection
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -154,3 +155,32 @@ def test_readout_at_every_loop(condition, readout_norm):
     for name, value in zip(names, measured, strict=True):
         assert_close(value, arrays[name])
     assert_gradients_close(gradients, readout_names.to_params(arrays, "grad/"))
+
+
+def test_norm_between_loops_is_after_the_readout_as_published():
+    """The published loop decodes the state and normalises it then, with a scale of its own.
+
+    The reference is held to the golden logits without that norm first.
+    """
+    arrays, tokens, _ = load("readout_perloop_rmsnorm")
+    published = {
+        name.removeprefix("param/"): array
+        for name, array in arrays.items()
+        if name.startswith("param/")
+    }
+    assert_close(loop_logits(published, tokens, heads=2, loops=4), arrays["loop_logits"])
+    scale_D = 1 + 0.5 * np.random.default_rng(0).standard_normal(32).astype(np.float32)
+    expected = loop_logits(published | {"loop_norm.weight": scale_D}, tokens, heads=2, loops=4)
+    params = readout_names.to_params(arrays) | {"state_norm": {"scale": scale_D}}
+
+    found = {}
+    for order in ("between", "every"):
+        model = LoopedLM(tiny(**READOUT | {"state_norm": order}))
+        found[order] = jax.jit(
+            lambda params, model=model: jnp.stack(
+                [model.apply({"params": params}, tokens, loops) for loops in range(1, 5)]
+            )
+        )(params)
+    assert_close(found["between"], expected)
+    difference = np.abs(found["every"] - expected).max() / np.abs(expected).max()
+    assert difference > 0.05
