@@ -22,7 +22,8 @@ prepare_environment() {
   find_python
   mkdir -p -- "$venv"
   exec 8<>"$venv/.lock"
-  PYTHONPATH="$root" "$python" -m looped_jax.lock --wait 8 "another installation into .venv"
+  PYTHONPATH="$root" "$python" -m looped_jax.lock --wait 8 "$venv/.lock" \
+    "another installation into .venv" || exit
   "$venv_python" -c '' 2>/dev/null || make_venv
   local file
   for file in "$@"; do

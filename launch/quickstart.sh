@@ -14,7 +14,7 @@ cd -- "$root"
 find_python
 mkdir -p runs
 exec 9<>runs/.quickstart.lock
-PYTHONPATH="$root" "$python" -m looped_jax.lock 9 "launch/quickstart.sh" || exit
+PYTHONPATH="$root" "$python" -m looped_jax.lock 9 runs/.quickstart.lock "launch/quickstart.sh" || exit
 prepare_environment requirements.txt
 
 # The process stays the same from here on, and with it the lock and the pid that it names.

@@ -25,7 +25,7 @@ from looped_jax.evaluation.exits.running import CARRIES
 from looped_jax.evaluation.settings import EPSILONS, Settings
 from looped_jax.evaluation.suites import SUITES
 from looped_jax.evaluation.trained import Trained
-from looped_jax.files import replacing, writable_folder, write_json
+from looped_jax.files import replacing, subfolder, write_json
 from looped_jax.progress import Display
 from looped_jax.run_folder import RunFolder
 from looped_jax.training import state as states
@@ -114,8 +114,8 @@ def inspect(
     from looped_jax.inspection import figures, text, views  # take seconds, and suites need none
 
     with opened(workdir, display, settings, data_folder) as trained:
+        out = subfolder(trained.folder.path, INSPECTION)
         inspection = views.inspect(trained)
-        out = writable_folder(trained.folder.path / INSPECTION)
         write_json(out / "inspection.json", text.numbers(inspection))
         for name, figure in figures.figures(inspection):
             with replacing(out / name) as file:

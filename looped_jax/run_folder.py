@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from looped_jax.errors import UserError
-from looped_jax.files import read_json, sha256_of_json, writable_folder, write_json
+from looped_jax.files import read_json, sha256_of_json, sweep, writable_folder, write_json
 from looped_jax.lock import Held, locked
 
 State = Literal["running", "finished", "diverged", "failed", "interrupted"]
@@ -75,6 +75,7 @@ class RunFolder:
         owner = f"pid {os.getpid()} on host {socket.gethostname()} since {_utc_now()}"
         try:
             with locked(self.lock_path, owner):
+                sweep(self.path)
                 yield
         except Held as held:
             raise UserError(f"run folder {self.path} is in use by {held}") from None

@@ -111,6 +111,16 @@ def test_a_folder_of_runs_stands_for_the_finished_ones(study, tmp_path):
         list(command.finished_runs(tmp_path))
 
 
+def test_figures_are_not_written_through_a_link(study, tmp_path):
+    run = tmp_path / "one"
+    shutil.copytree(study / "one", run)
+    (tmp_path / "elsewhere").mkdir()
+    (run / "inspect").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=r"inspect is a symbolic link; allowed: a folder in "):
+        command.inspect(run, QUIET, Console(quiet=True))
+    assert not any((tmp_path / "elsewhere").iterdir())
+
+
 def test_an_unknown_suite(study):
     with pytest.raises(UserError, match="suite 'dpeth'; allowed: loss, depth, convergence, exits"):
         command.evaluate(study / "one", ["dpeth"], QUIET)

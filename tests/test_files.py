@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,11 @@ from looped_jax.errors import UserError
 from looped_jax.files import (
     read_json,
     replacing,
+    replacing_folder,
     sha256_of_file,
     sha256_of_json,
+    subfolder,
+    sweep,
     writable_folder,
     write_bytes,
     write_json,
@@ -102,3 +106,81 @@ def test_who_already_reads_goes_on_reading_the_old_content(tmp_path):
         write_bytes(tmp_path / "a", b"new")
         assert reader.read() == b"old"
     assert (tmp_path / "a").read_bytes() == b"new"
+
+
+def leave_unfinished(path, content=b"half", age=3600.0):
+    """What a writer of `path` that was killed an hour ago left."""
+    leftover = path.with_name(f"{path.name}.unfinished-123")
+    leftover.write_bytes(content)
+    os.utime(leftover, (time.time() - age,) * 2)
+    return leftover
+
+
+def test_links_are_replaced_and_never_followed(tmp_path):
+    """Neither one at the place of the file, nor one that somebody laid aside for us."""
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "a").symlink_to(tmp_path / "victim")
+    for guess in (os.getpid(), os.getpid() + 1, 0):
+        (tmp_path / f"a.unfinished-{guess}").symlink_to(tmp_path / "victim")
+    write_bytes(tmp_path / "a", b"new")
+    assert (tmp_path / "victim").read_text() == "mine"
+    assert (tmp_path / "a").read_bytes() == b"new"
+    assert not (tmp_path / "a").is_symlink()
+
+
+def test_the_name_aside_cannot_be_known_before(tmp_path):
+    def name_aside():
+        with replacing(tmp_path / "a"):
+            return {path.name for path in tmp_path.iterdir()} - {"a"}
+
+    names = set().union(*(name_aside() for _ in range(20)))
+    assert len(names) == 20
+    assert not any(str(os.getpid()) == name.rpartition("-")[2] for name in names)
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path):
+    old = leave_unfinished(tmp_path / "a")
+    other = leave_unfinished(tmp_path / "b")
+    young = tmp_path / "a.unfinished-456"
+    young.touch()
+    write_bytes(tmp_path / "a", b"new")
+    assert not old.exists()
+    assert other.exists()
+    assert young.exists()  # its writer may be about to lock it
+    with replacing(tmp_path / "b") as file:
+        at_work = next(tmp_path.glob("b.unfinished-*"))
+        os.utime(at_work, (0, 0))
+        write_bytes(tmp_path / "b", b"the second of two writers")
+        sweep(tmp_path)
+        assert at_work.exists()
+        file.write(b"the first")
+    assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+    assert (tmp_path / "b").read_bytes() == b"the first"
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path):
+    killed = tmp_path / "out.unfinished-1"
+    killed.mkdir()
+    (killed / "half").touch()
+    os.utime(killed, (0, 0))
+    with pytest.raises(ZeroDivisionError), replacing_folder(tmp_path / "out") as aside:
+        (aside / "a").write_text(str(1 / 0))
+    assert os.listdir(tmp_path) == []
+    with replacing_folder(tmp_path / "deep" / "out") as aside:
+        (aside / "a").touch()
+        assert not (tmp_path / "deep" / "out").exists()
+    assert os.listdir(tmp_path / "deep" / "out") == ["a"]
+
+
+def test_a_folder_within_may_not_be_a_link(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "inspect").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=r"inspect is a symbolic link; allowed: a folder in "):
+        subfolder(tmp_path, "inspect")
+    assert subfolder(tmp_path, "own").is_dir()
+
+
+def test_json_that_is_nested_too_deeply(tmp_path):
+    (tmp_path / "a.json").write_text("[" * 100_000)
+    with pytest.raises(UserError, match=r"a\.json is not a JSON file to read: it is nested too de"):
+        read_json(tmp_path / "a.json")

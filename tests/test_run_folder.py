@@ -67,6 +67,14 @@ def test_lock_refuses_another_process_until_it_is_killed(folder):
         assert f"pid {os.getpid()} " in folder.lock_path.read_text()
 
 
+def test_whoever_holds_the_folder_removes_what_killed_writers_left(folder):
+    folder.path.mkdir()
+    for name in ("summary.json.unfinished-12", "status.json.unfinished-0123456789abcdef"):
+        (folder.path / name).write_text("{")
+    with folder.lock():
+        assert not list(folder.path.glob("*unfinished*"))
+
+
 def test_lock_is_not_inherited_by_a_forked_child(folder):
     process = hold(folder, "fork")
     try:

@@ -178,6 +178,20 @@ def test_a_second_quickstart_is_refused_until_the_first_ends(clone):
     assert run(clone / "launch/quickstart.sh")[0] == 1  # no input: `read` fails, nothing refuses
 
 
+@pytest.mark.parametrize("kind", ["symbolic", "hard"])
+def test_a_link_in_the_place_of_the_lock_is_refused(clone, kind):
+    """What it leads to keeps its content."""
+    install_python(clone, "echo never")
+    victim, lock = clone / "victim", clone / "runs" / ".quickstart.lock"
+    victim.write_text("mine")
+    lock.parent.mkdir()
+    lock.symlink_to(victim) if kind == "symbolic" else lock.hardlink_to(victim)
+    assert run(clone / "launch/quickstart.sh") == (
+        2, "", "error: runs/.quickstart.lock is a link or no plain file: remove it\n",
+    )  # fmt: skip
+    assert victim.read_text() == "mine"
+
+
 def test_a_killed_start_whose_child_is_still_at_work_is_waited_for(clone):
     lock = clone / "runs" / ".quickstart.lock"
     lock.parent.mkdir()
