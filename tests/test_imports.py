@@ -34,10 +34,13 @@ MAY_IMPORT = {
         "looped_jax.training.transfer",
     ),
     "looped_jax/model": (),
-    "looped_jax/data": ("looped_jax.errors", "looped_jax.files", "looped_jax.lock"),
+    "looped_jax/described.py": ("looped_jax.errors",),
+    "looped_jax/data": (
+        "looped_jax.described", "looped_jax.errors", "looped_jax.files", "looped_jax.lock",
+    ),
     "looped_jax/data/prepare.py": (
-        "looped_jax.cli", "looped_jax.data", "looped_jax.errors", "looped_jax.files",
-        "looped_jax.lock",
+        "looped_jax.cli", "looped_jax.data", "looped_jax.described", "looped_jax.errors",
+        "looped_jax.files", "looped_jax.lock",
     ),
     "looped_jax/run_folder.py": ("looped_jax.errors", "looped_jax.files", "looped_jax.lock"),
     "looped_jax/progress.py": (),

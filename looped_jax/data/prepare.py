@@ -26,17 +26,19 @@ from looped_jax.data.shards import ShardWriter, TokenData
 from looped_jax.data.sources import (
     BUNDLED_VALIDATION,
     END_OF_TEXT,
+    OF_PREPARED_DATA,
     Piece,
     Source,
     Split,
     open_source,
 )
+from looped_jax.data.spelling import Spelling, refuse_end_of_text
 from looped_jax.data.tokenizer import Tokenizer
+from looped_jax.described import Description
 from looped_jax.errors import UserError
 from looped_jax.files import (
-    UNFINISHED,
-    read_json,
     sha256_of_file,
+    sweep,
     writable_folder,
     write_bytes,
     write_json,
@@ -46,6 +48,8 @@ from looped_jax.lock import Held, locked
 VOCAB_SIZE = 4096
 # Tasks by name: they make their own text, hold out part of it and bring their vocabulary.
 TASKS: dict[str, Callable[[], Source]] = {"hops": hops.source}
+# In a folder whose preparation began and is not finished: what was asked for.
+BEGUN = OF_PREPARED_DATA[1]
 SPLITS: tuple[Split, ...] = ("train", "validation")
 # Pieces encoded together: enough to occupy all cores, little enough to hold.
 BATCH_CHARACTERS = 1 << 22
@@ -67,13 +71,13 @@ def prepare(
 
     Args:
       source: `bundled`, a name in TASKS, `tfds:NAME[:SPLIT]`, or a file, folder or glob of text,
-        jsonl or parquet.
+        JSON or parquet.
       out: the folder to make.
       validation: what is held out: like `source`, or a fraction of documents, such as "0.01".
         None for `bundled`, which holds out one novel, and for tasks.
       tokenizer_file: a tokenizer.json to use; None trains a byte-level BPE on the train split.
       vocab_size: size of the BPE to train; None for VOCAB_SIZE.
-      text_field: the field of jsonl, parquet and TFDS records that holds the text.
+      text_field: the field of JSON, parquet and TFDS records that holds the text.
       end_of_text: the token of `tokenizer_file` that ends a document.
       say: takes the lines that tell how far the work is.
 
@@ -106,6 +110,8 @@ def prepare(
     if not _is_prepared(folder, request):
         with _only_one_in(writable_folder(folder)):
             if not _is_prepared(folder, request):
+                for note in opened.notes:
+                    say(note)
                 _write(opened, loaded, request, folder, say)
                 state = "is prepared"
     data = TokenData.open(folder)
@@ -134,8 +140,11 @@ def _write(
     folder: Path,
     say: Callable[[str], None],
 ) -> None:
-    for leftover in {*shards.shard_files(folder), *folder.glob(f"*{UNFINISHED}*")}:
+    # From here on the files in the folder are ours to write and, after a kill, to replace.
+    write_json(folder / BEGUN, request)
+    for leftover in shards.shard_files(folder):
         leftover.unlink()
+    sweep(folder)
     if source.vocabulary is not None:
         encoder = tokenizer.of_words(source.vocabulary)
     else:
@@ -144,13 +153,15 @@ def _write(
     dtype = "uint16" if encoder.vocab_size <= 1 << 16 else "uint32"
     splits: dict[str, Any] = {}
     streams: dict[str, Any] = {}
+    unspelled: dict[str, float] = {}
     for split in SPLITS:
-        splits[split], written = _encode_split(source, split, encoder, folder, dtype, say)
+        splits[split], written, unspelled[split] = _encode_split(
+            source, split, encoder, folder, dtype, say
+        )
         streams |= written
-    write_json(
-        folder / shards.MANIFEST,
+    shards.write_manifest(
+        folder,
         {
-            "format": shards.FORMAT,
             "request": request,
             "tokenizer": {
                 "file": shards.TOKENIZER,
@@ -162,9 +173,11 @@ def _write(
             "splits": splits,
             "streams": streams,
             "loop_targets": source.loop_targets.loops if source.loop_targets else 0,
+            "unspelled": unspelled,
             "versions": {p: metadata.version(p) for p in ("numpy", "tokenizers")},
         },
     )
+    (folder / BEGUN).unlink()
 
 
 def _train_tokenizer(source: Source, vocab_size: int, say: Callable[[str], None]) -> Tokenizer:
@@ -187,27 +200,30 @@ def _encode_split(
     folder: Path,
     dtype: str,
     say: Callable[[str], None],
-) -> tuple[dict[str, int], dict[str, Any]]:
-    """Writes the shards of a split. Returns its counts and its streams for the manifest."""
+) -> tuple[dict[str, int], dict[str, Any], float]:
+    """Writes the shards of a split.
+
+    Returns:
+      Its counts and its streams for the manifest, and the share of its text without tokens.
+    """
     tokens = ShardWriter(folder, split, dtype)
     covered = ShardWriter(folder, "validation-bytes", "uint32") if split == "validation" else None
     asked = source.loop_targets
     targets = ShardWriter(folder, f"{split}-targets", dtype) if asked else None
     end_of_text, no_bytes = np.array([encoder.end_of_text_id]), np.array([0])
     n_bytes = n_documents = 0
+    spelling = Spelling(encoder, split)
     progress = Progress(f"tokens of {split}", source, split, say)
     for batch in _batches(progress.follow(source.pieces(split))):
         texts = [piece.text for piece in batch]
-        if covered is None:
+        if covered is None and encoder.spells_everything:
             ids_of_pieces = encoder.encode_batch(texts)
         else:
-            pairs = encoder.encode_batch_with_bytes(texts)
-            ids_of_pieces = [ids for ids, _ in pairs]
-            for piece, (_, widths) in zip(batch, pairs, strict=True):
-                covered.add(widths)
-                if piece.ends_document:
-                    covered.add(no_bytes)
+            measured = encoder.encode_and_measure(texts)
+            spelling.add(measured)
+            ids_of_pieces = [each.ids for each in measured]
         for piece, ids in zip(batch, ids_of_pieces, strict=True):
+            refuse_end_of_text(ids, encoder, n_documents, split)
             tokens.add(ids)
             if asked and targets:
                 targets.add(asked.of_ids(ids).ravel())
@@ -217,6 +233,11 @@ def _encode_split(
                 if asked and targets:
                     targets.add(np.repeat(end_of_text, asked.loops))
                 n_documents += 1
+        if covered is not None:
+            for piece, each in zip(batch, measured, strict=True):
+                covered.add(each.covered)
+                if piece.ends_document:
+                    covered.add(no_bytes)
     progress.finish()
     if n_documents == 0:
         raise UserError(
@@ -229,7 +250,7 @@ def _encode_split(
         streams[f"{split}-targets"] = targets.finish()
     if covered is not None:
         streams["validation-bytes"] = covered.finish()
-    return counts, streams
+    return counts, streams, spelling.finish(say)
 
 
 def _batches(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
@@ -254,26 +275,49 @@ def _describe_inputs(source: Source) -> list[dict[str, str]]:
 
 
 def _is_prepared(folder: Path, request: dict[str, Any]) -> bool:
-    """Whether finished work of this very request is there; UserError if it is of another."""
+    """Whether finished work of this very request is there.
+
+    Raises:
+      UserError: it is of another request, or the folder holds what was not prepared here.
+    """
     if not (folder / shards.MANIFEST).exists():
+        _refuse_foreign(folder)
         return False
-    manifest = read_json(folder / shards.MANIFEST)
-    found = manifest.get("request", {}) if isinstance(manifest, dict) else {}
+    found = Description(shards.read_manifest(folder), str(folder / shards.MANIFEST))
+    asked_before = found.section("request")
     before, now = (
-        {(Path(each["name"]).name, each["split"], each["sha256"]) for each in inputs}
-        for inputs in (found.get("inputs", []), request["inputs"])
+        {(Path(name).name, split, sha256) for name, split, sha256 in map(_input_key, inputs)}
+        for inputs in (asked_before.get("inputs", list), request["inputs"])
     )
     for key, asked in request.items():
         # The same text is the same source, whatever path leads to it.
         of_text = key in ("source", "validation", "inputs")
-        if found.get(key) == asked or (of_text and before == now):
+        if asked_before.table.get(key) == asked or (of_text and before == now):
             continue
         if key == "inputs":
             difference = f"another content of {min(name for name, *_ in before ^ now)}"
         else:
-            difference = f"{key}={found.get(key)}, not {key}={asked}"
+            difference = f"{key}={asked_before.table.get(key)}, not {key}={asked}"
         raise UserError(f"{folder} holds data prepared with {difference}: choose another --out")
     return True
+
+
+def _input_key(described: Any) -> tuple[str, str, str]:
+    each = Description(described, "an input of the manifest")
+    return each.get("name", str), each.get("split", str), each.get("sha256", str)
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """Raises UserError for a folder with files, if no preparation began them."""
+    if not folder.is_dir() or (folder / BEGUN).exists():
+        return
+    strangers = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+    if strangers:
+        named = ", ".join(strangers[:5]) + (", …" if len(strangers) > 5 else "")
+        raise UserError(
+            f"{folder} holds {len(strangers)} files that were not prepared here ({named}): choose "
+            "another --out"
+        )
 
 
 @contextlib.contextmanager
@@ -338,7 +382,7 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "source",
         None,
-        f"bundled, {', '.join(TASKS)}, tfds:NAME[:SPLIT], or a file, folder or glob of text, jsonl "
+        f"bundled, {', '.join(TASKS)}, tfds:NAME[:SPLIT], or a file, folder or glob of text, JSON "
         "or parquet.",
         required=True,
     )
@@ -350,7 +394,7 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "vocab_size", None, f"Size of the byte-level BPE to train (default {VOCAB_SIZE})."
     )
-    flags.DEFINE_string("text_field", "text", "Field of jsonl, parquet and TFDS records to read.")
+    flags.DEFINE_string("text_field", "text", "Field of JSON, parquet and TFDS records to read.")
     flags.DEFINE_string("end_of_text", END_OF_TEXT, "Token of --tokenizer that ends a document.")
 
 

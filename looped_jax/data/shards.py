@@ -20,12 +20,14 @@ import numpy as np
 
 from looped_jax.data import tokenizer as tokenizers
 from looped_jax.data.tokenizer import Tokenizer
+from looped_jax.described import Description
 from looped_jax.errors import UserError
-from looped_jax.files import read_json, replacing, sha256_of_file, sha256_of_json
+from looped_jax.files import read_json, replacing, sha256_of_file, sha256_of_json, write_json
 
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 FORMAT = 1
+DTYPES = ("uint16", "uint32")
 SHARD_TOKENS = 1 << 26
 # The streams of numbers that a folder holds; the first two are also the splits.
 STREAMS = ("train", "validation", "validation-bytes")
@@ -110,18 +112,12 @@ class TokenData:
                 f"data folder {folder} {state}: make it with "
                 f"python -m looped_jax.data.prepare --source=… --out={folder}"
             )
-        manifest = read_json(folder / MANIFEST)
-        version = manifest.get("format") if isinstance(manifest, dict) else None
-        if version != FORMAT:
-            raise UserError(
-                f"{folder / MANIFEST} has format {version!r}; this version reads {FORMAT}: "
-                "prepare the data again"
-            )
+        manifest = read_manifest(folder)
         described = manifest["streams"]
         stream = lambda name: TokenStream(
             folder, described[name]["shards"], described[name]["dtype"]
         )
-        loops = manifest.get("loop_targets", 0)
+        loops = manifest["loop_targets"]
         targets = [
             stream(name) if loops else TokenStream(folder, [], "") for name in TARGET_STREAMS
         ]
@@ -130,7 +126,7 @@ class TokenData:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over all token shards and the tokenizer, by the digests in the manifest.
+        """SHA-256 over all token shards, the tokenizer and the counts, as the manifest has them.
 
         Equal digests mean equal tokens in equal order, wherever and from whatever path they were
         prepared; a run stores it and refuses to go on with other data.
@@ -236,14 +232,78 @@ class ShardWriter:
         self.shards.append(entry)
 
 
+def write_manifest(folder: Path, content: dict[str, Any]) -> None:
+    """Writes manifest.json: the content, the format, and a digest of both."""
+    content = {"format": FORMAT} | content
+    write_json(folder / MANIFEST, content | {"digest": sha256_of_json(content)})
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The content of manifest.json, every key that is used later looked at.
+
+    Raises:
+      UserError: it is of another format, was changed, or lacks a key or has a false one.
+    """
+    path = folder / MANIFEST
+    manifest = Description(read_json(path), str(path))
+    if manifest.table.get("format") != FORMAT:
+        raise UserError(
+            f"{path} has format {manifest.table.get('format')!r}; this version reads {FORMAT}: "
+            "prepare the data again"
+        )
+    if "digest" not in manifest:
+        raise UserError(f"{path} has no digest of its own: prepare the data again")
+    content = {key: value for key, value in manifest.table.items() if key != "digest"}
+    if sha256_of_json(content) != manifest.get("digest", str):
+        raise UserError(f"{path} does not match its digest: it was changed by hand")
+    tokenizer = manifest.section("tokenizer")
+    for key in ("sha256", "end_of_text"):
+        tokenizer.get(key, str)
+    vocab_size = tokenizer.count("vocab_size", least=1)
+    if tokenizer.count("end_of_text_id") >= vocab_size:
+        raise UserError(f"{path}: tokenizer.end_of_text_id is not below its vocab_size")
+    lengths = {name: _check_stream(manifest.section("streams").section(name)) for name in STREAMS}
+    for split in STREAMS[:2]:
+        counts = manifest.section("splits").section(split)
+        lengths[f"{split} split"] = counts.count("tokens", least=2)
+        for key in ("bytes", "documents"):
+            counts.count(key, least=1)
+    for name, other in (("train", "train split"), ("validation", "validation split"),
+                        ("validation", "validation-bytes")):  # fmt: skip
+        if lengths[name] != lengths[other]:
+            raise UserError(
+                f"{path}: {name} has {lengths[name]} numbers, {other} {lengths[other]}; allowed: "
+                "equally many"
+            )
+    return dict(manifest.table)
+
+
+def _check_stream(stream: Description) -> int:
+    """The length of a stream whose shards make it up."""
+    if stream.get("dtype", str) not in DTYPES:
+        raise UserError(f"{stream.name}: dtype; allowed: {', '.join(DTYPES)}")
+    length, total = stream.count("length"), 0
+    for number, entry in enumerate(stream.get("shards", list)):
+        shard = Description(entry, f"{stream.name}: shard {number}")
+        name = shard.get("file", str)
+        if Path(name).name != name or not name.endswith(".npy"):
+            raise UserError(f"{shard.name}: file {name[:80]!r}; allowed: a .npy file beside it")
+        total += shard.count("length")
+        shard.get("sha256", str)
+    if total != length:
+        raise UserError(f"{stream.name}: length = {length}; allowed: that of its shards, {total}")
+    return length
+
+
 def content_digest(manifest: dict[str, Any]) -> str:
-    """SHA-256 over what the tokens are; not over paths, times or versions."""
+    """SHA-256 over what the tokens are and what is counted of them; not over paths or versions."""
+    tokenizer = {key: value for key, value in manifest["tokenizer"].items() if key != "file"}
     streams = {
-        name: [manifest["streams"][name]["dtype"]]
-        + [s["sha256"] for s in manifest["streams"][name]["shards"]]
-        for name in manifest["streams"]
+        name: [stream["dtype"], stream["length"], *([s["length"], s["sha256"]] for s in shards)]
+        for name, stream in manifest["streams"].items()
+        for shards in [stream["shards"]]
     }
-    return sha256_of_json([manifest["format"], manifest["tokenizer"]["sha256"], streams])
+    return sha256_of_json([manifest["format"], tokenizer, manifest["splits"], streams])
 
 
 def shard_files(folder: Path) -> Iterator[Path]:
@@ -255,7 +315,7 @@ def shard_files(folder: Path) -> Iterator[Path]:
 def _open_shard(path: Path, length: int, dtype: str) -> np.ndarray:
     try:
         # Behind a plain view: slicing np.memmap itself costs microseconds a slice.
-        mapped = np.load(path, mmap_mode="r").view(np.ndarray)
+        mapped = np.lib.format.open_memmap(path, mode="r").view(np.ndarray)
     except FileNotFoundError as error:
         raise UserError(f"{path} is missing: prepare the data again into a new folder") from error
     except (OSError, ValueError) as error:

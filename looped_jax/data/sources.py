@@ -8,6 +8,7 @@ import glob
 import gzip
 import hashlib
 import io
+import itertools
 import json
 import lzma
 import re
@@ -35,11 +36,15 @@ KINDS = {
     ".txt": "text",
     ".text": "text",
     ".md": "text",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".json": "json",
     ".parquet": "parquet",
 }
-COMPRESSIONS = (".xz", ".gz")
+COMPRESSIONS = (".xz", ".gz", ".zst")
+# In a folder that `prepare` made or is about to.
+OF_PREPARED_DATA = ("train-00000.npy", "preparing.json")
+MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,9 @@ class Source:
 
     A task with words of its own brings its `vocabulary`, the end-of-text token first, in place of
     a tokenizer that is trained or loaded; texts are its words with blanks between them.
+
+    Attributes:
+      notes: what was found in folders, read and passed over.
     """
 
     train: list[Input]
@@ -91,6 +99,7 @@ class Source:
     held_out_fraction: float | None
     vocabulary: tuple[str, ...] | None = None
     loop_targets: LoopTargets | None = None
+    notes: tuple[str, ...] = ()
 
     def inputs(self, split: Split) -> list[Input]:
         """The inputs that hold this split's text (and the other's, if a fraction is held out)."""
@@ -111,10 +120,10 @@ def open_source(source: str, validation: str | None, text_field: str) -> Source:
     """Resolves what was asked for, without reading text.
 
     Args:
-      source: `bundled`, `tfds:NAME[:SPLIT]`, or a file, folder or glob of text, jsonl or parquet.
+      source: `bundled`, `tfds:NAME[:SPLIT]`, or a file, folder or glob of text, JSON or parquet.
       validation: what is held out: a source, or a fraction of documents between 0 and 1. Files
         named here are never trained on, even if `source` matches them too. None for `bundled`.
-      text_field: the field of jsonl, parquet and TFDS records that holds the text.
+      text_field: the field of JSON, parquet and TFDS records that holds the text.
 
     Raises UserError for anything missing, empty or of an unknown kind.
     """
@@ -131,33 +140,75 @@ def open_source(source: str, validation: str | None, text_field: str) -> Source:
             f"--source={source} needs --validation: a file, folder, glob or tfds:NAME:SPLIT, "
             "or the fraction of documents to hold out, such as 0.01"
         )
-    inputs = _resolve(source, text_field, "source")
+    notes: list[str] = []
+    inputs = _resolve(source, text_field, "source", notes)
     fraction = _as_fraction(validation)
     if fraction is not None:
-        return Source(inputs, [], fraction)
-    held_out = _resolve(validation, text_field, "validation")
+        return Source(inputs, [], fraction, tuple(notes))
+    held_out = _resolve(validation, text_field, "validation", notes)
     names = {each.name for each in held_out}
     train = [each for each in inputs if each.name not in names]
     if not train:
         raise UserError(f"--validation={validation} holds out all of --source={source}")
-    return Source(train, held_out, None)
+    return Source(train, held_out, None, tuple(notes))
 
 
-def _resolve(spec: str, text_field: str, flag: str) -> list[Input]:
+def _resolve(spec: str, text_field: str, flag: str, notes: list[str]) -> list[Input]:
     if spec.startswith("tfds:"):
         return [TfdsInput(spec, text_field)]
     path = Path(spec).expanduser()
     if path.is_dir():
-        found = sorted(file for file in path.rglob("*") if file.is_file() and _kind(file))
-        if not found:
-            raise UserError(f"--{flag}={spec}: no file in this folder is {_allowed_kinds()}")
+        found = _within(path, f"--{flag}={spec}", notes)
     elif path.exists():
         found = [path]
     else:
         found = sorted(Path(match) for match in glob.glob(str(path), recursive=True))
+        found = [file for file in found if not file.is_dir()]
         if not found:
             raise UserError(f"--{flag}={spec}: no such file or folder")
-    return [FileInput(file, text_field) for file in found if not file.is_dir()]
+    _refuse_mixed(found, f"--{flag}={spec}")
+    return [FileInput(file, text_field) for file in found]
+
+
+def _within(folder: Path, given: str, notes: list[str]) -> list[Path]:
+    """The files of known kinds in a folder and its folders; notes say which.
+
+    Neither hidden ones, nor those of data prepared into a folder of it.
+    """
+    everything = sorted(file for file in folder.rglob("*") if file.is_file())
+    prepared = {file.parent for file in everything if file.name in OF_PREPARED_DATA}
+    hidden = lambda file: any(part.startswith(".") for part in file.relative_to(folder).parts)
+    found = [
+        file
+        for file in everything
+        if _kind(file) and not hidden(file) and file.parent not in prepared
+    ]
+    if not found:
+        raise UserError(f"{given}: no file in this folder is {_allowed_kinds()}")
+    skipped = [file for file in everything if file not in set(found)]
+    for does, files in (("reads", found), ("skips", skipped)):
+        if files:
+            notes.append(f"{given} {does} {len(files)} files: {_named(files, folder)}")
+    return found
+
+
+def _refuse_mixed(files: list[Path], given: str) -> None:
+    """Raises UserError for files of several kinds: a README beside records is no document."""
+    kinds: dict[str, list[Path]] = {}
+    for file in files:
+        kinds.setdefault(_kind(file) or file.suffix, []).append(file)
+    if len(kinds) > 1:
+        told = "; ".join(f"{kind}: {_named(each)}" for kind, each in sorted(kinds.items()))
+        raise UserError(
+            f"{given} holds files of {len(kinds)} kinds ({told}); allowed: one kind, chosen with a "
+            "pattern such as 'FOLDER/**/*.jsonl'"
+        )
+
+
+def _named(files: list[Path], folder: Path | None = None) -> str:
+    names = [str(file.relative_to(folder)) if folder else file.name for file in files[:MOST_NAMED]]
+    more = len(files) - MOST_NAMED
+    return ", ".join(names) + (f" and {more} more" if more > 0 else "")
 
 
 def _as_fraction(validation: str) -> float | None:
@@ -185,7 +236,7 @@ def _documents_of_split(
 
 
 class FileInput:
-    """A text, jsonl or parquet file; text and jsonl also compressed with xz or gzip."""
+    """A text, JSON or parquet file; the former two also compressed with xz, gzip or zstd."""
 
     def __init__(self, path: Path, text_field: str):
         self.path = path
@@ -208,7 +259,7 @@ class FileInput:
 
     def pieces(self) -> Iterator[Piece]:
         self.consumed = 0
-        readers = {"text": self._text, "jsonl": self._jsonl, "parquet": self._parquet}
+        readers = {"text": self._text, "json": self._json, "parquet": self._parquet}
         try:
             yield from readers[self.kind]()
         except UnicodeDecodeError as error:
@@ -230,18 +281,37 @@ class FileInput:
             self.consumed = raw.tell()
             yield chunk
 
-    def _jsonl(self) -> Iterator[Piece]:
+    def _json(self) -> Iterator[Piece]:
+        """A record on each line, or one value: a list of records, or a record.
+
+        A file of lines is read line by line, whatever its name; one value is read whole.
+        """
         with open(self.path, "rb") as raw:
             stream = io.TextIOWrapper(self._decompressed(raw), encoding="utf-8", newline="\n")
-            for number, line in enumerate(stream, start=1):
+            lines = ((number, line) for number, line in enumerate(stream, 1) if line.strip())
+            first = next(lines, (1, "{}"))
+            if self._is_value(first[1]):
+                yield from self._records(first[1] + stream.read())
+                return
+            for number, line in itertools.chain([first], lines):
                 self.consumed = raw.tell()
-                if not line.strip():
-                    continue
-                try:
-                    record = json.loads(line)
-                except ValueError as error:
-                    raise UserError(f"{self.path} line {number} is not JSON: {error}") from error
-                yield from cut(_text_of(record, self.text_field, f"{self.path} line {number}"))
+                where = f"{self.path} line {number}"
+                yield from cut(_text_of(_parsed(line, where), self.text_field, where))
+
+    def _is_value(self, first: str) -> bool:
+        """Whether a .json file's first line is not a record but the start of one value."""
+        if _suffix(self.path) != ".json":
+            return False
+        try:
+            return not isinstance(json.loads(first), dict)
+        except (ValueError, RecursionError):
+            return True
+
+    def _records(self, text: str) -> Iterator[Piece]:
+        value = _parsed(text, str(self.path))
+        for number, record in enumerate(value if isinstance(value, list) else [value], start=1):
+            where = f"{self.path} record {number}"
+            yield from cut(_text_of(record, self.text_field, where))
 
     def _parquet(self) -> Iterator[Piece]:
         import pyarrow
@@ -267,7 +337,26 @@ class FileInput:
             return lzma.open(raw)
         if self.path.suffix == ".gz":
             return gzip.open(raw)
+        if self.path.suffix == ".zst":
+            import pyarrow
+
+            return io.BufferedReader(_Readable(pyarrow.CompressedInputStream(raw, "zstd")))
         return raw
+
+
+class _Readable(io.RawIOBase):
+    """Arrow's stream as one of Python's, which text streams are put on."""
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        found = self._stream.read(len(buffer))
+        buffer[: len(found)] = found
+        return len(found)
 
 
 class TfdsInput:
@@ -362,6 +451,15 @@ def _boundary(text: str) -> int:
     return PIECE_CHARACTERS
 
 
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise UserError(f"{where} is not JSON to read: it is nested too deeply") from error
+    except ValueError as error:
+        raise UserError(f"{where} is not JSON: {error}") from error
+
+
 def _text_of(record: Any, field: str, where: str) -> str:
     if not isinstance(record, dict):
         raise UserError(f"{where} is no record with fields but a {type(record).__name__}")
@@ -385,13 +483,15 @@ def _refuse_field(field: str, present: Iterable[str], where: str) -> None:
 
 
 def _kind(path: Path) -> str | None:
-    """text, jsonl or parquet by the file's name; None for anything else."""
-    suffix = path.suffix
-    if suffix in COMPRESSIONS:
-        kind = KINDS.get(path.with_suffix("").suffix)
-        return None if kind == "parquet" else kind
-    return KINDS.get(suffix)
+    """text, json or parquet by the file's name; None for anything else."""
+    kind = KINDS.get(_suffix(path))
+    return None if kind == "parquet" and path.suffix in COMPRESSIONS else kind
+
+
+def _suffix(path: Path) -> str:
+    """The ending that tells the kind, that of a compression left out."""
+    return path.with_suffix("").suffix if path.suffix in COMPRESSIONS else path.suffix
 
 
 def _allowed_kinds() -> str:
-    return f"one of {', '.join(KINDS)} ({' or '.join(COMPRESSIONS)} may follow, but for .parquet)"
+    return f"one of {', '.join(KINDS)} ({', '.join(COMPRESSIONS)} may follow, but for .parquet)"

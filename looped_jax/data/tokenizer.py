@@ -1,7 +1,9 @@
 """Text to tokens and back, with HF `tokenizers`: a trained byte-level BPE or any tokenizer.json."""
 
+import json
 import os
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tokenizers
@@ -13,6 +15,28 @@ from looped_jax.errors import UserError
 # Every byte is a token, so that any text has tokens, and one more ends a document.
 SMALLEST_VOCABULARY = 257
 
+_SPACES = np.array([i for i in range(0x3001) if chr(i).isspace()], np.uint32)  # the last is U+3000
+
+
+class Encoded(NamedTuple):
+    """A text as tokens, and how they cover it.
+
+    Attributes:
+      ids: int32 (tokens,).
+      covered: bytes of text that each token newly covers, (tokens,). They add up to the length of
+        the text in UTF-8: a character that several tokens spell counts at the first, and what a
+        tokenizer drops counts at the token after it.
+      characters: of the text, spaces left out.
+      unspelled: how many of them no token stands for, or only the one for the unknown.
+      example: the first few of those.
+    """
+
+    ids: np.ndarray
+    covered: np.ndarray
+    characters: int
+    unspelled: int
+    example: str
+
 
 class Tokenizer:
     """A tokenizer and its end-of-text token, which no text but the end of a document encodes to.
@@ -20,6 +44,11 @@ class Tokenizer:
     Attributes:
       vocab_size: one more than the largest id.
       end_of_text_id: the id that stands after each document.
+      name: what it was read from, for messages.
+      spells_everything: whether any text has tokens, as with one trained here.
+
+    Raises:
+      UserError: it has no such token, or encodes a text differently each time.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, end_of_text: str, name: str):
@@ -30,6 +59,16 @@ class Tokenizer:
                 f"{name} has no token {end_of_text!r}: name the one that ends a document with "
                 f"--end_of_text (its special tokens: {', '.join(map(repr, special)) or 'none'})"
             )
+        described = json.loads(backend.to_str())["model"]
+        if described.get("dropout"):
+            raise UserError(
+                f"{name} draws tokens at random: its model has dropout = {described['dropout']}; "
+                "allowed: null or 0, so that a text has the same tokens each time"
+            )
+        # Models name the token for the unknown, or (Unigram) its number.
+        unknown = described.get("unk_token")
+        self._unknown_id = backend.token_to_id(unknown) if unknown else described.get("unk_id")
+        self.name, self.spells_everything = name, False
         # A text that spells a special token is text.
         backend.encode_special_tokens = True
         backend.no_padding()
@@ -53,21 +92,25 @@ class Tokenizer:
         batch = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [_ids(encoding) for encoding in batch]
 
-    def encode_batch_with_bytes(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Ids of several texts, and beside each id the bytes of text that it newly covers.
-
-        The bytes of a text always add up to its length in UTF-8: a character that several tokens
-        spell counts at the first, and what a tokenizer drops counts at the token after it.
-        """
+    def encode_and_measure(self, texts: Sequence[str]) -> list[Encoded]:
+        """Ids of several texts, on all cores, and how they cover the texts."""
         batch = self._backend.encode_batch(list(texts), add_special_tokens=False)
-        pairs = []
-        for text, encoding in zip(texts, batch, strict=True):
-            ends = np.fromiter((end for _, end in encoding.offsets), np.int64, len(encoding))
-            covered = _byte_positions(text)[ends]
-            if len(covered):
-                covered[-1] = len(text.encode())
-            pairs.append((_ids(encoding), np.diff(covered, prepend=0)))
-        return pairs
+        return [self._measured(text, each) for text, each in zip(texts, batch, strict=True)]
+
+    def _measured(self, text: str, encoding: tokenizers.Encoding) -> Encoded:
+        ids = _ids(encoding)
+        spans_N2 = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+        covered = _byte_positions(text)[spans_N2[:, 1]]
+        if len(covered):
+            covered[-1] = len(text.encode())
+        known_N2 = spans_N2 if self._unknown_id is None else spans_N2[ids != self._unknown_id]
+        begun, ended = (np.bincount(known_N2[:, i], minlength=len(text) + 1) for i in (0, 1))
+        is_spelled = np.cumsum(begun - ended)[: len(text)] > 0
+        is_space = np.isin(_code_points(text), _SPACES)
+        lost = np.flatnonzero(~is_spelled & ~is_space)
+        example = "".join(text[i] for i in lost[:8])
+        characters = len(text) - int(is_space.sum())
+        return Encoded(ids, np.diff(covered, prepend=0), characters, len(lost), example)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of the ids; special tokens are shown, bytes that form no character become �."""
@@ -98,7 +141,9 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
         show_progress=False,
     )
     backend.train_from_iterator(iter(texts), trainer)
-    return Tokenizer(backend, END_OF_TEXT, "the trained tokenizer")
+    trained = Tokenizer(backend, END_OF_TEXT, "the trained tokenizer")
+    trained.spells_everything = True
+    return trained
 
 
 def of_words(words: Sequence[str]) -> Tokenizer:
@@ -134,6 +179,10 @@ def _ids(encoding: tokenizers.Encoding) -> np.ndarray:
 
 def _byte_positions(text: str) -> np.ndarray:
     """Where each character begins in UTF-8, and where the last one ends: (characters + 1,)."""
-    code_points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    code_points = _code_points(text)
     widths = 1 + (code_points >= 0x80) + (code_points >= 0x800) + (code_points >= 0x10000)
     return np.concatenate([[0], np.cumsum(widths)])
+
+
+def _code_points(text: str) -> np.ndarray:
+    return np.frombuffer(text.encode("utf-32-le"), np.uint32)

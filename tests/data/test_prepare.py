@@ -1,7 +1,9 @@
 """Preparation counts right, can be typed again, and refuses to mix."""
 
 import fcntl
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -116,7 +118,7 @@ def test_killed_at_any_line_it_starts_again(data, books, tmp_path):
         "prepare(sys.argv[1], sys.argv[2], validation=sys.argv[3], vocab_size=300, say=say)\n"
     )
     out = tmp_path / "out"
-    for line in ("1", "2", "3"):  # after the tokenizer, the train split, the validation split
+    for line in ("2", "3", "4"):  # after the tokenizer, the train split, the validation split
         arguments = [str(books), str(out), str(books / "c.txt"), line]
         done = subprocess.run([sys.executable, "-c", program, *arguments], cwd=ROOT, check=False)
         assert done.returncode == -9
@@ -229,3 +231,98 @@ def test_command_line_errors(books):
     assert status == 2
     assert error.startswith("error: flag --source=None: ")
     assert error.count("\n") == 1
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    """200 documents of plain words as jsonl."""
+    path = tmp_path_factory.mktemp("records") / "a.jsonl"
+    lines = [json.dumps({"text": f"plain words of document {i}"}) for i in range(200)]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def changed_tokenizer(data, path, change):
+    """The tokenizer of the books with its description changed in place."""
+    described = json.loads((data.folder / "tokenizer.json").read_text("utf-8"))
+    change(described)
+    path.write_text(json.dumps(described), "utf-8")
+    return path
+
+
+def prepare_with(tokenizer, source, out, say=str):
+    return prepare(str(source), out, validation="0.1", tokenizer_file=tokenizer, say=say)
+
+
+def test_a_folder_that_is_not_ours_is_left_alone(records, tmp_path):
+    strangers = {"tokenizer.json": "{}", "train-00007.npy": "mine", "notes.txt": "n"}
+    for name, content in strangers.items():
+        (tmp_path / name).write_text(content)
+    message = r"holds 3 files that were not prepared here \(notes\.txt, tokenizer\.json, train-0000"
+    with pytest.raises(UserError, match=message):
+        prepare(str(records), tmp_path, validation="0.1", vocab_size=260, say=str)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == strangers
+
+
+def written(path, texts):
+    path.write_text("\n".join(json.dumps({"text": text}) for text in texts), "utf-8")
+    return path
+
+
+def word_level(described):
+    """Two words and a token for what is unknown."""
+    vocab = {"<|endoftext|>": 0, "[UNK]": 1, "plain": 2, "words": 3}
+    described["model"] = {"type": "WordLevel", "vocab": vocab, "unk_token": "[UNK]"}
+    described |= {"pre_tokenizer": {"type": "Whitespace"}, "decoder": None}
+
+
+def letters(described):
+    """The letters of two words; what has no token is dropped."""
+    vocab = {letter: 1 + i for i, letter in enumerate("plainwords")}
+    described["model"] = {"type": "BPE", "vocab": {"<|endoftext|>": 0} | vocab, "merges": []}
+    described |= {"pre_tokenizer": {"type": "Whitespace"}, "decoder": None}
+
+
+@pytest.mark.parametrize("change", [word_level, letters])
+def test_a_tokenizer_that_cannot_spell_the_text(data, tmp_path, change):
+    """Dropped characters and the token for the unknown count alike, and the manifest has both."""
+    tokenizer = changed_tokenizer(data, tmp_path / "t.json", change)
+    source, said = tmp_path / "a.jsonl", []
+    written(source, ["plain words " * 50 + str(i) for i in range(40)])
+    few = prepare_with(tokenizer, source, tmp_path / "few", said.append)
+    assert 0.001 < few.manifest["unspelled"]["train"] < 0.01
+    assert any(
+        re.search(r"tokens of train: \d+ of .* \(0\.\d+%, such as '\d", line) for line in said
+    )
+
+    written(source, [f"日本語 {i}" for i in range(40)])
+    message = r"t\.json cannot spell the train split: 1.. of .* \(100\.00%, such as '日本語"
+    with pytest.raises(UserError, match=message):
+        prepare_with(tokenizer, source, tmp_path / "all")
+    written(source, [f"{'plain words ' * 9}{i}" for i in range(1000, 1040)])
+    message = r"\(4\.\d+%, such as '1\d+'\) .*; allowed: up to 1%"
+    with pytest.raises(UserError, match=message):
+        prepare_with(tokenizer, source, tmp_path / "some")
+
+
+def test_a_text_that_spells_the_end_of_a_document(data, tmp_path):
+    def ordinary(described):
+        described["added_tokens"][0]["special"] = False
+
+    texts = [f"plain words {i}" for i in range(60)] + ["on <|endoftext|> one"]
+    source = written(tmp_path / "a.jsonl", texts)
+    tokenizer = changed_tokenizer(data, tmp_path / "t.json", ordinary)
+    message = r"document \d+ of the (train|validation) split spells the token .*t\.json has as an o"
+    with pytest.raises(UserError, match=message):
+        prepare_with(tokenizer, source, tmp_path / "out")
+    as_text = prepare_with(data.folder / "tokenizer.json", source, tmp_path / "special")
+    ends = (as_text.train.read(0, 10**6) == as_text.end_of_text_id).sum()
+    assert ends == as_text.manifest["splits"]["train"]["documents"]
+
+
+def test_a_tokenizer_that_draws_at_random(data, records, tmp_path):
+    tokenizer = changed_tokenizer(
+        data, tmp_path / "t.json", lambda described: described["model"].update(dropout=0.1)
+    )
+    with pytest.raises(UserError, match=r"t\.json draws tokens at random: .*dropout = 0\.1; allow"):
+        prepare_with(tokenizer, records, tmp_path / "out")

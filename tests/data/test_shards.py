@@ -1,5 +1,6 @@
 """Shards read as one stream, and damage is found."""
 
+import json
 import shutil
 
 import numpy as np
@@ -110,3 +111,92 @@ def test_verify_tells_what_it_has_read(data):
     read: list[int] = []
     data.verify(read.append)
     assert sum(read) == data.size == sum(path.stat().st_size for path in data.digests)
+
+
+def rewritten(copy, change):
+    """The manifest changed, and signed again, as somebody who wants to would."""
+    manifest = read_json(copy / "manifest.json")
+    change(manifest)
+    del manifest["digest"]
+    shards.write_manifest(copy, manifest)
+
+
+FALSE = {
+    "no tokenizer": (lambda m: m.pop("tokenizer"), "has no key 'tokenizer'"),
+    "a list for a table": (lambda m: m.update(streams=[]), "streams is of type list"),
+    "no digest of a tokenizer": (lambda m: m["tokenizer"].pop("sha256"), "has no key 'sha256'"),
+    "an id that is text": (
+        lambda m: m["tokenizer"].update(end_of_text_id="0"), "end_of_text_id is of type str",
+    ),
+    "an id beyond the vocabulary": (
+        lambda m: m["tokenizer"].update(end_of_text_id=300), "is not below its vocab_size",
+    ),
+    "no validation": (lambda m: m["splits"].pop("validation"), "has no key 'validation'"),
+    "one token": (lambda m: m["splits"]["train"].update(tokens=1), "tokens = 1; allowed"),
+    "another number of tokens": (
+        lambda m: m["splits"]["train"].update(tokens=7), "train has .* train split 7; allowed",
+    ),
+    "a stream of another length": (
+        lambda m: m["streams"]["train"].update(length=7), "length = 7; allowed: that of its",
+    ),
+    "objects": (lambda m: m["streams"]["train"].update(dtype="object"), "dtype; allowed: uint16"),
+    "a file elsewhere": (
+        lambda m: m["streams"]["train"]["shards"][0].update(file="../../x.npy"),
+        "file '../../x.npy'; allowed: a .npy file beside it",
+    ),
+    "a shard that is no table": (
+        lambda m: m["streams"]["train"].update(shards=["x.npy"]), "shard 0 is no table",
+    ),
+    "a negative length": (
+        lambda m: m["streams"]["train"]["shards"][0].update(length=-1), "length = -1; allowed",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FALSE)
+def test_a_manifest_with_missing_or_false_keys(copy, case):
+    change, message = FALSE[case]
+    rewritten(copy, change)
+    with pytest.raises(UserError, match=message) as raised:
+        TokenData.open(copy)
+    assert "\n" not in str(raised.value)
+
+
+def test_every_field_of_the_manifest_is_under_its_digest(copy):
+    whole = read_json(copy / "manifest.json")
+    for keys in (("splits", "validation", "bytes"), ("tokenizer", "end_of_text_id"),
+                 ("unspelled", "train"), ("request", "source"), ("versions", "numpy")):  # fmt: skip
+        changed = json.loads(json.dumps(whole))
+        branch = changed
+        for key in keys[:-1]:
+            branch = branch[key]
+        branch[keys[-1]] = 1 if isinstance(branch[keys[-1]], int | float) else "other"
+        write_json(copy / "manifest.json", changed)
+        with pytest.raises(UserError, match=r"does not match its digest: it was changed by hand"):
+            TokenData.open(copy)
+    del whole["digest"]
+    write_json(copy / "manifest.json", whole)
+    with pytest.raises(UserError, match=r"has no digest of its own: prepare the data again"):
+        TokenData.open(copy)
+
+
+def test_what_is_counted_belongs_to_the_datas_digest(copy, data):
+    rewritten(copy, lambda m: m["splits"]["validation"].update(bytes=5))
+    assert TokenData.open(copy).digest != data.digest
+    rewritten(copy, lambda m: m["splits"].update(data.manifest["splits"]))
+    rewritten(copy, lambda m: m["request"].update(source="elsewhere"))
+    assert TokenData.open(copy).digest == data.digest
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "7", "[]"])
+def test_a_manifest_that_is_no_table(copy, content):
+    (copy / "manifest.json").write_text(content)
+    with pytest.raises(UserError, match=r"is nested too deeply|is no table of keys and values"):
+        TokenData.open(copy)
+
+
+def test_a_shard_that_is_an_archive(copy):
+    with open(copy / "train-00000.npy", "wb") as file:
+        np.savez(file, a=np.zeros(3))
+    with pytest.raises(UserError, match=r"train-00000\.npy is damaged"):
+        TokenData.open(copy)

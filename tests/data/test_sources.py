@@ -288,3 +288,92 @@ def test_tfds_itself(tmp_path, monkeypatch):
     assert len(source.train[0].sha256()) == 64
     with pytest.raises(UserError, match="Unknown split 'nope'"):
         open_source("tfds:looped_tales:nope", "0.5", "text")
+
+
+def write_json_records(path):
+    path.write_text(json.dumps([{"text": text} for text in TEXTS], indent=1), "utf-8")
+
+
+def write_json_lines(path):
+    path.write_text("\n".join(json.dumps({"text": t}) for t in TEXTS), "utf-8")
+
+
+def write_json_gz(path):
+    path.write_bytes(gzip.compress("\n".join(json.dumps({"text": t}) for t in TEXTS).encode()))
+
+
+def write_jsonl_zst(path):
+    """Two frames, as tools that append write them."""
+    lines = [json.dumps({"text": text}) + "\n" for text in TEXTS]
+    halves = ("".join(lines[:7]).encode(), "".join(lines[7:]).encode())
+    codec = pyarrow.Codec("zstd")
+    path.write_bytes(b"".join(codec.compress(half, asbytes=True) for half in halves))
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("a.json", write_json_records),
+        ("a.json", write_json_lines),
+        ("a.json.gz", write_json_gz),
+        ("a.jsonl.zst", write_jsonl_zst),
+    ],
+)
+def test_json_in_one_value_or_lines_plain_or_compressed(tmp_path, name, write):
+    write(tmp_path / name)
+    assert sorted(documents_of(tmp_path / name)) == sorted(TEXTS)
+
+
+def test_a_single_record_over_several_lines(tmp_path):
+    (tmp_path / "a.json").write_text('{\n "text":\n "It was"\n}')
+    assert documents(open_source(str(tmp_path / "a.json"), "0.5", "text")) in ([], ["It was"])
+
+
+def test_a_folder_says_what_it_reads_and_skips(tmp_path):
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "tokens").mkdir()
+    for name in (
+        "a.txt", "b.txt", ".hidden.txt", ".git/c.txt", "picture.png",
+        "tokens/train-00000.npy", "tokens/tokenizer.json",
+    ):  # fmt: skip
+        (tmp_path / name).write_text(name)
+    source = open_source(str(tmp_path), str(tmp_path / "b.txt"), "text")
+    assert documents(source) == ["a.txt"]
+    assert source.notes == (
+        f"--source={tmp_path} reads 2 files: a.txt, b.txt",
+        f"--source={tmp_path} skips 5 files: .git/c.txt, .hidden.txt, picture.png, "
+        "tokens/tokenizer.json, tokens/train-00000.npy",
+    )
+
+
+def test_a_folder_of_several_kinds_is_refused(tmp_path):
+    (tmp_path / "README.md").write_text("# Corpus")
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}')
+    for spec in (tmp_path, tmp_path / "*"):
+        with pytest.raises(UserError, match=r"holds files of 2 kinds \(json: a\.jsonl; text: READ"):
+            open_source(str(spec), "0.1", "text")
+    assert documents(open_source(str(tmp_path / "*.jsonl"), "0.000001", "text")) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl.zst", b"no zstd", r"cannot (read|decompress) .*a\.jsonl\.zst"),
+        ("a.json", "[" * 100_000, r"a\.json is not JSON to read: it is nested too deeply"),
+        ("a.jsonl", "[" * 100_000, r"a\.jsonl line 1 is not JSON to read: it is nested too deepl"),
+        ("a.json", '[{"text": "a"}, 3]', r"a\.json record 2 is no record with fields but a int"),
+        ("a.json", "7", r"a\.json record 1 is no record with fields but a int"),
+        ("a.json", "\n", r"a\.json line 1 has no field 'text'"),
+    ],
+)  # fmt: skip
+def test_json_that_cannot_be_read(tmp_path, name, content, message):
+    with pytest.raises(UserError, match=message):
+        documents_of(write(tmp_path / name, content))
+
+
+def test_a_cut_zstd_file(tmp_path):
+    write_jsonl_zst(tmp_path / "a.jsonl.zst")
+    whole = (tmp_path / "a.jsonl.zst").read_bytes()
+    (tmp_path / "a.jsonl.zst").write_bytes(whole[:-20])
+    with pytest.raises(UserError, match=r"cannot (read|decompress) .*a\.jsonl\.zst"):
+        documents_of(tmp_path / "a.jsonl.zst")

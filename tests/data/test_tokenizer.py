@@ -51,10 +51,10 @@ def test_text_never_encodes_to_end_of_text(trained):
 
 def test_a_batch_is_its_texts(trained, novel):
     texts = [novel[i : i + 500] for i in range(0, 5000, 500)] + ["", AWKWARD]
-    batch, pairs = trained.encode_batch(texts), trained.encode_batch_with_bytes(texts)
-    for text, ids, (ids_beside_bytes, _) in zip(texts, batch, pairs, strict=True):
+    batch, pairs = trained.encode_batch(texts), trained.encode_and_measure(texts)
+    for text, ids, measured in zip(texts, batch, pairs, strict=True):
         np.testing.assert_array_equal(ids, trained.encode(text))
-        np.testing.assert_array_equal(ids, ids_beside_bytes)
+        np.testing.assert_array_equal(ids, measured.ids)
 
 
 def test_pieces_have_the_tokens_of_the_whole(trained, novel, monkeypatch):
@@ -91,14 +91,14 @@ def test_a_saved_tokenizer_loads(trained, tmp_path):
 
 def test_bytes_of_ascii_tokens_are_their_lengths(trained, novel):
     text = "It was a plain text, with 12 commas and so on.\n\nNext   one."
-    [(ids, widths)] = trained.encode_batch_with_bytes([text])
+    [(ids, widths, *_)] = trained.encode_and_measure([text])
     assert [len(trained.decode([i])) for i in ids] == widths.tolist()
 
 
 @pytest.mark.parametrize("text", ["", "é", "🙂", AWKWARD, "  two   words  "])
 def test_bytes_add_up_to_the_text(trained, lossy, text):
     for each in (trained, tokenizer.load(lossy, "</s>")):
-        [(ids, widths)] = each.encode_batch_with_bytes([text])
+        [(ids, widths, *_)] = each.encode_and_measure([text])
         assert len(ids) == len(widths)
         assert (widths >= 0).all()
         assert widths.sum() == (len(text.encode()) if len(ids) else 0)
@@ -106,7 +106,7 @@ def test_bytes_add_up_to_the_text(trained, lossy, text):
 
 def test_dropped_bytes_count_at_the_next_token(lossy):
     words = tokenizer.load(lossy, "</s>")
-    [(ids, widths)] = words.encode_batch_with_bytes(["  two   words "])
+    [(ids, widths, *_)] = words.encode_and_measure(["  two   words "])
     assert (ids.tolist(), widths.tolist()) == ([2, 7], [5, 9])
     assert words.vocab_size == 8
 
