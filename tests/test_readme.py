@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interchange import test_importing
+from tests.interchange import published_files
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -27,9 +27,6 @@ SHORTENED = (
      "--config.budget.flops=3e9 --config.evaluation.max_windows=16 --config.evaluation.batch_size=8"
      " --config.model.width=16"),
     ("--recurrences=1,4,8", "--recurrences=1,4,8", "--recurrences=1,4 --max_tokens=8"),
-    ("interchange import", "head_dim=64", "head_dim=16"),
-    ("interchange import", "max_length=2048", "max_length=16"),
-    ("interchange import", "recurrences=4", "recurrences=3"),
     ("launch.sweep", "", "--dry_run"),
     ("analysis fit analysis/data/schwethelm2026_isodepth.csv", "", "--bootstrap=20 --starts=20"),
 )  # fmt: skip
@@ -60,8 +57,8 @@ def shortened(command: str) -> str:
 def folder(tmp_path_factory) -> Path:
     """A folder to type the commands in: the code, and a checkpoint of a published project."""
     folder = link_code(tmp_path_factory.mktemp("readme"))
-    _, weights = test_importing.golden("isodepth_linear")
-    test_importing.write(weights, "pt", folder)
+    (folder / "theirs").mkdir()
+    published_files.isodepth(folder / "theirs" / "s20")
     return folder
 
 

@@ -1,11 +1,13 @@
 """Brings in checkpoints of the published projects, and takes ours out.
 
-    python -m looped_jax.interchange import model.pt --format=looped_lm_scaling --out=runs/theirs \\
-        --model=head_dim=64 --model=recurrences=4
+    python -m looped_jax.interchange import theirs/s20 --format=looped_lm_scaling --out=runs/s20
     python -m looped_jax.interchange export runs/one --out=exported
+    python -m looped_jax.interchange export runs/one --out=theirs --format=looped_lm_scaling
 
-An imported run folder is one like any other for generate and evaluate. What its tensors cannot tell
-is stated with --model=KEY=VALUE, KEY being a key of the model section of configs/base.py.
+An imported run folder is one like any other for generate and evaluate. The config that a project
+keeps with its checkpoint is read: meta_STEP.json (looped_lm_scaling), config.json (huginn), the
+file's own entry (readout). What neither it nor the tensors tell is stated with --model=KEY=VALUE,
+KEY being a key of the model section of configs/base.py.
 """
 
 import sys
@@ -18,23 +20,25 @@ from looped_jax.data.sources import END_OF_TEXT
 from looped_jax.errors import UserError
 from looped_jax.interchange.architecture import parse_stated
 from looped_jax.interchange.exporting import export_run
-from looped_jax.interchange.importing import FORMATS, Source, Text, import_run
+from looped_jax.interchange.importing import FORMATS, OURS, Source, Text, import_run
 
 SHARD_BYTES = 5_000_000_000
-OF_IMPORT = ("format", "model", "entry", "tokenizer", "end_of_text", "data")
+OF_IMPORT = ("model", "entry", "tokenizer", "end_of_text", "data")
 
 
 def define_flags() -> None:
     flags.DEFINE_string("out", None, "The folder to make; it must not hold anything yet.")
-    flags.DEFINE_enum("format", None, FORMATS, "import: whose names the tensors have.")
+    flags.DEFINE_enum(
+        "format", None, FORMATS, "Whose names, shapes and files; export without it: our own."
+    )
     flags.DEFINE_multi_string(
-        "model", [], "import: what the tensors cannot tell, KEY=VALUE; repeat it for more."
+        "model", [], "import: what no file tells, KEY=VALUE; repeat it for more."
     )
     flags.DEFINE_string("entry", None, "import: entry of a .pt file with more than a state dict.")
     flags.DEFINE_string("tokenizer", None, "import: a tokenizer.json to copy into the run.")
     flags.DEFINE_string("end_of_text", END_OF_TEXT, "import: its token that ends a document.")
     flags.DEFINE_string("data", None, "import: prepared data that evaluate measures on.")
-    flags.DEFINE_integer("shard_bytes", SHARD_BYTES, "export: most bytes of one file.")
+    flags.DEFINE_integer("shard_bytes", SHARD_BYTES, "export: most bytes of one safetensors file.")
     flags.mark_flag_as_required("out")
 
 
@@ -47,7 +51,7 @@ def main(arguments: list[str]) -> None:
     if action == "export":
         if stray := [name for name in OF_IMPORT if values[name].present]:
             raise UserError(f"--{stray[0]} was given; allowed with import only")
-        export_run(path, out, values.shard_bytes, say)
+        export_run(path, out, values.shard_bytes, say, values.format or OURS)
     else:
         if values.format is None:
             raise UserError(f"--format is missing; allowed: {', '.join(FORMATS)}")

@@ -21,6 +21,8 @@ OF_TRAINING: dict[str, Any] = {
     "compute_dtype": "float32",
 }
 
+STATED = "the caller"  # with --model=KEY=VALUE
+
 _TYPES = {field.name: field.type for field in dataclasses.fields(ModelConfig)}
 
 
@@ -47,35 +49,35 @@ def parse_stated(texts: Sequence[str]) -> dict[str, Any]:
     return stated
 
 
-def build(
-    format_name: str,
-    *,
-    fixed: Mapping[str, Any],
-    read: Mapping[str, Any],
-    defaults: Mapping[str, Any],
-    stated: Mapping[str, Any],
-) -> ModelConfig:
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """What one witness says about a model.
+
+    Attributes:
+      origin: who says so, as a message names it; STATED for the caller.
+      values: keys of ModelConfig and their values.
+    """
+
+    origin: str
+    values: Mapping[str, Any]
+
+
+def build(format_name: str, claims: Sequence[Claim], defaults: Mapping[str, Any]) -> ModelConfig:
     """Puts a ModelConfig together.
 
     Args:
-      fixed: what every model of the format has.
-      read: what the tensors say; a statement has to agree with it.
-      defaults: what they do not say and the published models have; statements go before.
+      claims: what the format fixes, the tensors, a config beside them and the caller say; all have
+        to agree.
+      defaults: what the published models have where nobody says anything.
 
     Raises:
       UserError: something is missing, contradicts, or does not fit together.
     """
-    certain = dict(fixed) | dict(read)
-    for key, value in stated.items():
-        if key in certain and certain[key] != value:
-            raise UserError(
-                f"--model={key}={value} is stated; a checkpoint of format {format_name!r} with "
-                f"these tensors has {certain[key]}"
-            )
-    tree = OF_TRAINING | dict(defaults) | certain | dict(stated)
+    tree = agreed(claims)
+    tree = OF_TRAINING | dict(defaults) | tree
     if "recurrences" in tree:
         tree.setdefault("max_recurrences", tree["recurrences"])
-    heads_of(tree, format_name)
+    _fill_in_heads(tree)
     if missing := [key for key in _TYPES if key not in tree]:
         raise UserError(
             f"model.{missing[0]} cannot be told from the tensors of format {format_name!r}: "
@@ -87,7 +89,21 @@ def build(
         raise UserError(str(error)) from error
 
 
-def heads_of(tree: dict[str, Any], format_name: str) -> None:
+def agreed(claims: Sequence[Claim]) -> dict[str, Any]:
+    """All that is claimed. Raises UserError if two claims contradict each other."""
+    found: dict[str, tuple[str, Any]] = {}
+    for claim in claims:
+        for key, value in claim.values.items():
+            origin, before = found.setdefault(key, (claim.origin, value))
+            if before != value:
+                says = f"{claim.origin} says {key} = {value}"
+                if claim.origin == STATED:
+                    says = f"--model={key}={value} is stated"
+                raise UserError(f"{says}; {origin} has {before}")
+    return {key: value for key, (_, value) in found.items()}
+
+
+def _fill_in_heads(tree: dict[str, Any]) -> None:
     """Fills in heads from head_dim or head_dim from heads."""
     width = tree["width"]
     for known, other in (("heads", "head_dim"), ("head_dim", "heads")):

@@ -1,6 +1,8 @@
-"""A run of ours as safetensors and a JSON config, which others read and `import` takes back."""
+"""A run of ours as files that others read and `import` takes back.
 
-import os
+In our own layout (safetensors and a JSON config), or in that of a published project.
+"""
+
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,31 +15,35 @@ from looped_jax import parallel
 from looped_jax.config import RunConfig, resolve_json
 from looped_jax.data.shards import TOKENIZER, TokenData
 from looped_jax.errors import UserError
-from looped_jax.files import UNFINISHED, write_json
+from looped_jax.files import replacing_folder, write_json
 from looped_jax.interchange import origin, safetensors_files
-from looped_jax.interchange.importing import EXPORT_CONFIG, OURS
+from looped_jax.interchange.importing import EXPORT_CONFIG, OURS, PUBLISHED
+from looped_jax.model.config import ModelConfig
 from looped_jax.run_folder import RunFolder
 from looped_jax.training import state as states
 from looped_jax.training.checkpoints import restore_params
 
 
 def export_run(
-    workdir: Path, out: Path, shard_bytes: int, say: Callable[[str], None]
+    workdir: Path, out: Path, shard_bytes: int, say: Callable[[str], None], layout: str = OURS
 ) -> list[Path]:
     """Writes the newest checkpoint of a run as a folder, whole or not at all.
 
-    model.safetensors (or shards and an index) holds the parameters under their names in the tree,
-    float32, joined by dots: kernels are (in, out), layers are stacked on axis 0. config.json holds
-    the run's config, step and summary; tokenizer.json lies beside if there is one.
-
     Args:
-      shard_bytes: most bytes of a file, but for a single larger tensor.
+      shard_bytes: most bytes of a file, but for a single larger tensor (and for .pt files, which
+        are not divided).
+      layout: one of FORMATS. Our own: model.safetensors (or shards and an index) holds the
+        parameters under their names in the tree, float32, joined by dots: kernels are (in, out),
+        layers are stacked on axis 0; config.json holds the run's config, step and summary. A
+        published project's: names, shapes and files as its own loader reads them. tokenizer.json
+        lies beside in every layout, if there is one.
 
     Returns:
       The files with tensors.
 
     Raises:
-      UserError: no run there, `out` holds something, or shard_bytes is not above 0.
+      UserError: no run there, `out` holds something, shard_bytes is not above 0, or the model is
+        none that the layout can hold.
     """
     if shard_bytes < 1:
         raise UserError(f"shard_bytes = {shard_bytes}; allowed: 1 or more")
@@ -46,32 +52,42 @@ def export_run(
     folder = RunFolder(workdir)
     config = folder.read_config()
     run = resolve_json(config)
+    if layout != OURS:
+        check_fits(run.model, layout)
     mesh = parallel.mesh_from_text("data:1,fsdp:1,tensor:1")
     with parallel.active(mesh):
         restored = restore_params(folder.checkpoints_path, states.abstract_params(run.model, mesh))
-    tensors = named(restored.state)
-    content: dict[str, Any] = {
-        "format": OURS,
-        "config": config,
-        "step": restored.step,
-        "summary": folder.read_summary() if folder.is_finished() else None,
-        "end_of_text": None,
-    }
+    params = jax.tree.map(np.asarray, restored.state)
     tokenizer = find_tokenizer(folder, run)
-    if tokenizer is not None:
-        path, content["end_of_text"] = tokenizer
-    aside = out.with_name(f"{out.name}{UNFINISHED}{os.getpid()}")
-    try:
-        aside.mkdir(parents=True)
-        files = safetensors_files.write(aside, tensors, shard_bytes)
-        write_json(aside / EXPORT_CONFIG, content)
+    with replacing_folder(out) as aside:
+        if layout == OURS:
+            files = safetensors_files.write(aside, named(params), shard_bytes)
+            content = {
+                "format": OURS,
+                "config": config,
+                "step": restored.step,
+                "summary": folder.read_summary() if folder.is_finished() else None,
+                "end_of_text": tokenizer[1] if tokenizer else None,
+            }
+            write_json(aside / EXPORT_CONFIG, content)
+        else:
+            write = PUBLISHED[layout].export
+            files = write(aside, run.model, params, restored.step, shard_bytes)
         if tokenizer is not None:
-            shutil.copyfile(path, aside / TOKENIZER)
-        os.replace(aside, out)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-    say(f"wrote {len(tensors)} tensors of step {restored.step} into {len(files)} files in {out}")
+            shutil.copyfile(tokenizer[0], aside / TOKENIZER)
+    say(f"wrote step {restored.step} into {len(files)} files in {out}")
     return [out / file.name for file in files]
+
+
+def check_fits(model: ModelConfig, layout: str) -> None:
+    """Raises UserError if a published project's layout cannot hold the model."""
+    for key, allowed in PUBLISHED[layout].required(model).items():
+        choices = allowed if isinstance(allowed, tuple) else (allowed,)
+        if getattr(model, key) not in choices:
+            raise UserError(
+                f"model.{key} = {getattr(model, key)!r}; allowed in layout {layout!r}: "
+                f"{' or '.join(map(repr, choices))}"
+            )
 
 
 def find_tokenizer(folder: RunFolder, run: RunConfig) -> tuple[Path, str] | None:

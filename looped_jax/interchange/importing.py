@@ -2,11 +2,10 @@
 
 import dataclasses
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from ml_collections import ConfigDict
@@ -16,8 +15,9 @@ from looped_jax.config import resolve_json, to_json
 from looped_jax.data import tokenizer as tokenizers
 from looped_jax.data.shards import TOKENIZER, TokenData
 from looped_jax.data.sources import END_OF_TEXT
+from looped_jax.described import Description
 from looped_jax.errors import UserError
-from looped_jax.files import UNFINISHED, read_json, sha256_of_file
+from looped_jax.files import read_json, replacing_folder, sha256_of_file
 from looped_jax.interchange import huginn, looped_lm_scaling, origin, readout
 from looped_jax.interchange.tensors import Tensors, open_tensors
 from looped_jax.model.accounting import abstract_parameters, count_parameters
@@ -31,6 +31,8 @@ FORMATS = (*PUBLISHED, OURS)
 
 # Tokens that evaluate runs at a time.
 EVALUATION_TOKENS = 8192
+
+MOST_STEPS = 1 << 53
 
 # Beside the tensors of an export of ours: {"format", "config", "step", "summary", "end_of_text"}.
 EXPORT_CONFIG = "config.json"
@@ -68,6 +70,16 @@ class Text:
     data: Path | None = None
 
 
+class _Imported(NamedTuple):
+    """What a checkpoint becomes."""
+
+    config: dict[str, Any]
+    params: dict
+    step: int
+    summary: dict[str, Any]
+    text: Text
+
+
 def import_run(source: Source, text: Text, out: Path, say: Callable[[str], None]) -> RunFolder:
     """Makes a run folder, whole or not at all.
 
@@ -79,41 +91,45 @@ def import_run(source: Source, text: Text, out: Path, say: Callable[[str], None]
         raise UserError(f"format {source.format!r}; allowed: {', '.join(FORMATS)}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists already and is not empty: choose another --out")
-    tensors = open_tensors(source.path, source.entry)
-    digests = {file.name: sha256_of_file(file) for file in tensors.files}
+    of_format = PUBLISHED.get(source.format)
+    usual_entry = of_format.ENTRY if of_format else None
+    tensors = open_tensors(source.path, source.entry, usual_entry)
     say(f"read {len(tensors)} tensors from {tensors.source}")
-    if source.format == OURS:
-        config, params, step, summary, text = _ours(tensors, source, text, out)
+    if of_format is None:
+        imported = _ours(tensors, source, text, out)
     else:
-        model, params = PUBLISHED[source.format].convert(tensors, source.stated)
-        config, step, summary = _config(model, text, out), 0, _summary(model, out)
+        model, params = of_format.convert(tensors, source.stated)
+        imported = _Imported(_config(model, text, out), params, 0, _summary(model, out), text)
     tensors.finish(source.format)
-    model = resolve_json(config).model
-    check_parameters(model, params, tensors.source)
-    _check_text(model, text)
-
-    aside = out.with_name(f"{out.name}{UNFINISHED}{os.getpid()}")
-    try:
-        folder = RunFolder(aside)
-        with folder.lock():
-            folder.write_config(config)
-            with Checkpoints(folder.checkpoints_path, keep=1) as checkpoints:
-                checkpoints.save(step, {"params": params}, {"imported": source.format})
-                checkpoints.wait()
-            if text.tokenizer is not None:
-                shutil.copyfile(text.tokenizer, aside / TOKENIZER)
-            of_origin = {
-                "format": source.format,
-                "files": digests,
-                "stated": dict(source.stated),
-                "end_of_text": text.end_of_text,
-            }
-            origin.write(aside, of_origin)
-            folder.write_summary(summary)
-        os.replace(aside, out)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    if tensors.dropped:
+        say(f"left out what no logit depends on: {', '.join(tensors.dropped)}")
+    for note in tensors.notes:
+        say(note)
+    model = resolve_json(imported.config).model
+    check_parameters(model, imported.params, tensors.source)
+    _check_text(model, imported.text)
+    of_origin = {
+        "format": source.format,
+        "files": {file.name: sha256_of_file(file) for file in tensors.files},
+        "stated": dict(source.stated),
+        "end_of_text": imported.text.end_of_text,
+    }
+    with replacing_folder(out) as aside:
+        _write(RunFolder(aside), imported, of_origin)
     return RunFolder(out)
+
+
+def _write(folder: RunFolder, imported: "_Imported", of_origin: dict[str, Any]) -> None:
+    with folder.lock():
+        folder.write_config(imported.config)
+        with Checkpoints(folder.checkpoints_path, keep=1) as checkpoints:
+            state, extra = {"params": imported.params}, {"imported": of_origin["format"]}
+            checkpoints.save(imported.step, state, extra)
+            checkpoints.wait()
+        if imported.text.tokenizer is not None:
+            shutil.copyfile(imported.text.tokenizer, folder.path / TOKENIZER)
+        origin.write(folder.path, of_origin)
+        folder.write_summary(imported.summary)
 
 
 def check_parameters(model: ModelConfig, params: Any, source: Path) -> None:
@@ -160,21 +176,25 @@ def _summary(model: ModelConfig, out: Path) -> dict[str, Any]:
     }
 
 
-def _ours(
-    tensors: Tensors, source: Source, text: Text, out: Path
-) -> tuple[dict[str, Any], dict, int, dict[str, Any], Text]:
-    """Config, parameters, step, summary and text of an export of ours."""
+def _ours(tensors: Tensors, source: Source, text: Text, out: Path) -> _Imported:
+    """An export of ours.
+
+    Raises:
+      UserError: a key is stated, or the config beside the tensors lacks a key or has a false one.
+    """
     if source.stated:
         key = next(iter(source.stated))
         raise UserError(f"--model={key}=…; allowed with format {OURS!r}: none, its config says all")
     path = tensors.source.parent / EXPORT_CONFIG
-    content = read_json(path)
-    if not (isinstance(content, dict) and content.get("format") == OURS):
+    content = Description(read_json(path), str(path))
+    if content.table.get("format") != OURS:
         raise UserError(f"{path} is no config of an export of format {OURS!r}")
-    config, summary = (
-        content["config"],
-        content["summary"] or {"run": out.name, "data_digest": None},
-    )
+    config, step = dict(content.section("config").table), content.get("step", int)
+    if not 0 <= step <= MOST_STEPS:
+        raise UserError(f"{path}: step = {step}; allowed: 0 to {MOST_STEPS}")
+    summary: dict[str, Any] = {"run": out.name, "data_digest": None}
+    if content.table.get("summary") is not None:
+        summary = dict(content.section("summary").table)
     params: dict = {}
     for path_to, _ in jax.tree_util.tree_leaves_with_path(
         abstract_parameters(resolve_json(config).model)
@@ -189,8 +209,9 @@ def _ours(
         config["data"]["folder"] = str(text.data)
     tokenizer = tensors.source.parent / TOKENIZER
     if text.tokenizer is None and tokenizer.exists():
-        text = dataclasses.replace(text, tokenizer=tokenizer, end_of_text=content["end_of_text"])
-    return config, params, content["step"], summary, text
+        end_of_text = content.get("end_of_text", str)
+        text = dataclasses.replace(text, tokenizer=tokenizer, end_of_text=end_of_text)
+    return _Imported(config, params, step, summary, text)
 
 
 def _check_text(model: ModelConfig, text: Text) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from looped_jax.described import Description
 from looped_jax.files import read_json, write_json
 
 NAME = "imported.json"
@@ -15,4 +16,5 @@ def write(folder: Path, origin: dict[str, Any]) -> None:
 
 def end_of_text(folder: Path) -> str:
     """The token that ends a document. Raises UserError if the run was not imported."""
-    return read_json(folder / NAME)["end_of_text"]
+    path = folder / NAME
+    return Description(read_json(path), str(path)).get("end_of_text", str)

@@ -11,33 +11,55 @@ import safetensors.numpy
 
 from looped_jax.errors import UserError
 from looped_jax.files import read_json, write_json
+from looped_jax.interchange.stored import Stored
 
 SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
 NAME = "model"
+# What the format calls the dtypes that NumPy has, too.
+DTYPES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",
+    "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
+}  # fmt: skip
 
 
-def read(path: Path) -> dict[str, np.ndarray]:
-    """All tensors of a file, or of the shards that an index names: {name: array}.
+def read(path: Path) -> dict[str, Stored]:
+    """All tensors of a file, or of the shards that an index names; read later, one by one.
 
     Raises:
       UserError: a file is missing, damaged or cut off, or the index and the shards disagree.
     """
     if not path.name.endswith(INDEX_SUFFIX):
-        with _opened(path) as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return _read_one(path)
     places = _places(path)
-    tensors: dict[str, np.ndarray] = {}
+    tensors: dict[str, Stored] = {}
     for shard in sorted(set(places.values())):
         expected = {name for name, place in places.items() if place == shard}
-        with _opened(path.parent / shard) as file:
-            if different := expected ^ set(file.keys()):
-                raise UserError(
-                    f"{path.parent / shard} and {path.name} disagree on tensor "
-                    f"{min(different)!r}: one of them is of another checkpoint"
-                )
-            tensors |= {name: file.get_tensor(name) for name in sorted(expected)}
+        found = _read_one(path.parent / shard)
+        if different := expected ^ set(found):
+            raise UserError(
+                f"{path.parent / shard} and {path.name} disagree on tensor "
+                f"{min(different)!r}: one of them is of another checkpoint"
+            )
+        tensors |= dict(sorted(found.items()))
     return tensors
+
+
+def _read_one(path: Path) -> dict[str, Stored]:
+    def stored(file: Any, name: str) -> Stored:
+        described = file.get_slice(name)
+        code = described.get_dtype()
+        return Stored(
+            tuple(described.get_shape()), DTYPES.get(code, code), lambda: _tensor(path, name)
+        )
+
+    with _opened(path) as file:
+        return {name: stored(file, name) for name in file.keys()}  # noqa: SIM118
+
+
+def _tensor(path: Path, name: str) -> np.ndarray:
+    with _opened(path) as file:
+        return file.get_tensor(name)
 
 
 def shards_of(index: Path) -> list[Path]:
@@ -84,7 +106,10 @@ def write(folder: Path, tensors: Mapping[str, np.ndarray], shard_bytes: int) -> 
 
 
 def _write_one(path: Path, tensors: dict[str, np.ndarray]) -> Path:
+    path.touch(exist_ok=False)
+    mode = path.stat().st_mode
     safetensors.numpy.save_file(tensors, path, metadata={"format": "np"})
+    path.chmod(mode)  # as the umask says; the library makes files for their owner alone
     return path
 
 

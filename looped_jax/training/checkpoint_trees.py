@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from looped_jax.errors import UserError
 
@@ -67,6 +68,20 @@ def refuse_misfit(path: Path, saved: Mapping[str, Arrays], wanted: Mapping[str, 
         misfits[_MAX_KEYS_NAMED:] = [f"and {len(misfits) - _MAX_KEYS_NAMED} more"]
     if misfits:
         raise UserError(f"checkpoint {path} does not fit this configuration: {', '.join(misfits)}")
+
+
+def refuse_not_finite(path: Path, params: Any) -> None:
+    """Raises UserError if a parameter holds NaN or infinity; on all processes of a run alike."""
+    counts = jax.jit(lambda tree: jax.tree.map(lambda x: jnp.sum(~jnp.isfinite(x)), tree))(params)
+    bad = [("/".join(names), int(n)) for names, n in _named_leaves(counts) if n > 0]
+    if bad:
+        named = [f"{name} ({n})" for name, n in bad]
+        if len(named) > _MAX_KEYS_NAMED:
+            named[_MAX_KEYS_NAMED:] = [f"and {len(named) - _MAX_KEYS_NAMED} more"]
+        raise UserError(
+            f"checkpoint {path} holds numbers that are not finite: {', '.join(named)}; "
+            "allowed: finite parameters"
+        )
 
 
 def _item_path(names: tuple[str, ...]) -> tuple[str, ...]:

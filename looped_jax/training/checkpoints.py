@@ -318,6 +318,7 @@ def _load(folder: Path, step: int, abstract_state: Any) -> Restored:
             ),
         )
     placed = {name: restored[name] for name in targets}
+    trees.refuse_not_finite(path, placed["params"])
     return Restored(step, trees.join(placed, abstract_state), described.extra)
 
 

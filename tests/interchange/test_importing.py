@@ -14,23 +14,25 @@ from absl import flags
 from safetensors.numpy import save_file
 
 from looped_jax import generate
-from looped_jax.config import resolve_json
+from looped_jax.config import resolve, resolve_json
 from looped_jax.data.prepare import prepare
 from looped_jax.errors import UserError
 from looped_jax.files import read_json, write_json
 from looped_jax.interchange import __main__ as command
-from looped_jax.interchange import safetensors_files
+from looped_jax.interchange import origin, safetensors_files
 from looped_jax.interchange.exporting import export_run
 from looped_jax.interchange.importing import Source, Text, import_run
 from looped_jax.model.accounting import abstract_parameters
+from looped_jax.model.boxes import unboxed
 from looped_jax.model.lm import LoopedLM
 from looped_jax.training.checkpoints import restore_params
+from looped_jax.training.state import init_params
 from tests.interchange import torch_zip
+from tests.interchange.published_files import golden
 from tests.model.tiny import READOUT, SANDWICH, tiny, with_injection
 from tests.tiny_runs import tiny_config
 from tests.untrained_runs import write_untrained_run
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 ISODEPTH = {"head_dim": 16, "max_length": 16}
 READ = {"heads": 2, "recurrences": 4}
 
@@ -69,17 +71,6 @@ PUBLISHED = {
 UNKNOWN = (
     "max_recurrences", "init", "init_std", "embedding_init_std", "head_init_std",
 )  # fmt: skip
-
-
-def golden(name):
-    with np.load(GOLDEN / f"{name}.npz") as arrays:
-        arrays = dict(arrays)
-    weights = {
-        key.removeprefix("param/"): np.ascontiguousarray(value)
-        for key, value in arrays.items()
-        if key.startswith("param/")
-    }
-    return arrays, weights
 
 
 def write_sharded(weights, folder):
@@ -359,9 +350,9 @@ def test_the_command_line(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{out}\n"
-    origin = read_json(out / "imported.json")
-    assert origin["stated"] == {"recurrences": 3, "head_dim": 16, "max_length": 16}
-    assert list(origin["files"]) == ["model.pt"]
+    written = read_json(out / "imported.json")
+    assert written["stated"] == {"recurrences": 3, "head_dim": 16, "max_length": 16}
+    assert list(written["files"]) == ["model.pt"]
     done = call("export", out, f"--out={tmp_path / 'exported'}")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "exported" / "model.safetensors").exists()
@@ -380,7 +371,7 @@ def test_the_command_line(tmp_path):
             ["import", "x.pt"],
             "--format is missing; allowed: looped_lm_scaling, huginn, readout, lo",
         ),
-        (["export", "runs", "--format=huginn"], "--format was given; allowed with import only"),
+        (["export", "runs", "--entry=model"], "--entry was given; allowed with import only"),
         (["imprt", "x.pt"], "allowed: import FILE --format=… --out=…, or export RUNDIR --out=…"),
     ],
 )
@@ -399,3 +390,77 @@ def test_wrong_calls(arguments, message, monkeypatch, capsys, tmp_path):
     with pytest.raises(UserError) as raised:
         command.main(positional)
     assert message in str(raised.value)
+
+
+@pytest.fixture(scope="module")
+def export(data, tmp_path_factory):
+    """A run of ours, exported."""
+    root = tmp_path_factory.mktemp("export")
+    folder = write_untrained_run(root / "one", tiny_config(data.folder))
+    return export_run(folder.path, root / "out", 5_000_000, say=str)[0].parent
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"step": "2"}, "step is of type str; allowed: a whole number"),
+        ({"step": True}, "step is of type bool; allowed: a whole number"),
+        ({"step": -1}, "step = -1; allowed: 0 to 9007199254740992"),
+        ({"step": 10**40}, "step = 1000.*; allowed: 0 to 9007199254740992"),
+        ({"step": None}, "step is of type NoneType; allowed: a whole number"),
+        ({"config": 3}, "config is of type int; allowed: a table"),
+        ({"config": {"model": []}}, "model"),
+        ({"summary": []}, "summary is of type list; allowed: a table"),
+        ({"end_of_text": 7}, "end_of_text is of type int; allowed: a text"),
+        ({"end_of_text": "<none>"}, "has no token '<none>'"),
+        ({"format": "theirs"}, "is no config of an export of format 'looped_jax'"),
+    ],
+)
+def test_exports_with_false_keys(export, tmp_path, change, message):
+    shutil.copytree(export, tmp_path / "copy")
+    content = read_json(export / "config.json")
+    write_json(tmp_path / "copy" / "config.json", content | change)
+    with pytest.raises(UserError, match=message) as raised:
+        import_run(Source(tmp_path / "copy", "looped_jax"), Text(), tmp_path / "run", say=str)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("key", ["format", "config", "step", "end_of_text"])
+def test_exports_that_lack_a_key(export, tmp_path, key):
+    shutil.copytree(export, tmp_path / "copy")
+    content = read_json(export / "config.json")
+    del content[key]
+    write_json(tmp_path / "copy" / "config.json", content)
+    with pytest.raises(UserError, match=rf"has no key '{key}'|is no config of an export"):
+        import_run(Source(tmp_path / "copy", "looped_jax"), Text(), tmp_path / "run", say=str)
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "[]", "{", '{"format": "looped_jax"}'])
+def test_exports_whose_config_is_none(export, tmp_path, content):
+    shutil.copytree(export, tmp_path / "copy")
+    (tmp_path / "copy" / "config.json").write_text(content)
+    with pytest.raises(UserError, match=r"config\.json") as raised:
+        import_run(Source(tmp_path / "copy", "looped_jax"), Text(), tmp_path / "run", say=str)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_run_whose_parameters_are_not_finite_is_refused_by_whoever_loads_it(data, tmp_path):
+    config = tiny_config(data.folder)
+    params = jax.jit(lambda: unboxed(init_params(resolve(config).model, 0)))()
+    kernel = params["core"]["mlp"]["up"]["kernel"]
+    params["core"]["mlp"]["up"]["kernel"] = kernel.at[0, 1, 2].set(jnp.nan)
+    folder = write_untrained_run(tmp_path / "one", config, params)
+    message = r"holds numbers that are not finite: core/mlp/up/kernel \(1\); allowed: finite"
+    for load in (
+        lambda: generate.load(folder.path),
+        lambda: export_run(folder.path, tmp_path / "out", 1_000_000, say=str),
+    ):
+        with pytest.raises(UserError, match=message):
+            load()
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '{"end_of_text": 3}'])
+def test_the_origin_of_a_run_with_false_keys(tmp_path, content):
+    (tmp_path / "imported.json").write_text(content)
+    with pytest.raises(UserError, match=r"imported\.json"):
+        origin.end_of_text(tmp_path)
