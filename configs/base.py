@@ -174,8 +174,8 @@ def isodepth_model(
         m.get_ref("injection"), lambda kind: "zeros" if kind == "additive" else "input", str
     )
     m.initial_state_std = 0.0  # standard deviation of that noise
-    # RMSNorm on the state: after "every" recurrence, before it is read; "between" recurrences, after
-    # it is read; after the "last" alone; or "none".
+    # RMSNorm on the state: after "every" recurrence, before it is read; "between" recurrences,
+    # after it is read; after the "last" alone; or "none".
     m.state_norm = "every"
     m.share_state_and_final_norm = False  # one scale for the state's norm and the readout's
     m.readout_norm = "every"  # norm before the head: at "every" loop, the "last" only, or "none"

@@ -17,7 +17,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 
 from analysis.estimate import Estimate
 from analysis.page.style import GREY, RecurrenceStyle, compact, empty, new_figure, styled
-from analysis.readout.claims import ROUNDING
+from analysis.readout.claims import UNSEEN
 from analysis.readout.results import Group, Readout
 
 TRAINED_LINE: dict[str, Any] = {"color": "#888888", "linewidth": 1.0, "linestyle": (0, (2, 2))}
@@ -64,10 +64,10 @@ def radial_fraction(groups: Sequence[Group]) -> Figure:
             _line(ax, np.arange(1, rows.shape[1] + 1), rows, style(i))
         ax.set_title(f"of the {title}", loc="left")
         _loop_axis(ax, groups)
-        ax.axhspan(1e-12, ROUNDING / 10, color="#eeeeee", zorder=0)
+        ax.axhspan(1e-12, UNSEEN / 10, color="#eeeeee", zorder=0)
         ax.yaxis.set_major_locator(LogLocator(numticks=12))
         ax.yaxis.set_minor_locator(NullLocator())
-    axes[0].text(1.02, ROUNDING / 13, "float32 rounding", fontsize=7, color=GREY, va="top")
+    axes[0].text(1.02, UNSEEN / 13, "RMSNorm's ε", fontsize=7, color=GREY, va="top")
     axes[0].set_ylabel("|⟨∇L, h⟩| / ‖∇L‖‖h‖")
     _legend(fig, groups)
     return fig

@@ -175,8 +175,7 @@ def _check_combinations(config: ModelConfig) -> None:
         )
     if hyperconnect and c.state_norm in ("between", "last"):
         raise ValueError(
-            f"model.state_norm = {c.state_norm!r}; allowed with hyperconnections: "
-            "'every' or 'none'"
+            f"model.state_norm = {c.state_norm!r}; allowed with hyperconnections: 'every' or 'none'"
         )
     if c.injection == "passthrough" and c.initial_state != "input":
         raise ValueError(

@@ -104,8 +104,11 @@ def radial_fraction(
     """How much of a gradient lies along the state, of every loop; between 0 and 1.
 
     "mean": over tokens, of |⟨g, h⟩| / ‖g‖‖h‖. "pooled": |⟨G, H⟩| / ‖G‖‖H‖ with the gradients of all
-    tokens as one vector. In float32 about 1e-8 is what rounding leaves of an exact 0. Tokens
-    without a gradient (at loops that the objective does not look at) do not count.
+    tokens as one vector. Tokens without a gradient (at loops that the objective does not look at)
+    do not count.
+
+    Behind RMSNorm it is not 0: ⟨g, h⟩ is ε / (mean h² + ε) of the same product at the normalised
+    state, in exact arithmetic too, or about 1e-8 where mean h² is 100; float32 rounds by as much.
     """
     along_RN, size_RN = (
         np.asarray(gradient.along, np.float64),

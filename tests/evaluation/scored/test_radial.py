@@ -111,3 +111,40 @@ def test_interventions(shape):
     )
     zero = jnp.zeros(shape, jnp.float32)
     np.testing.assert_array_equal(radial.rescaled(zero, size), zero)
+
+
+@pytest.mark.parametrize("size", [0.1, 1.0, 10.0])
+def test_what_is_left_of_the_radial_part_behind_rmsnorm_is_its_epsilon(size):
+    """⟨∇_h L, h⟩ = ε / (mean h² + ε) ⟨∇_n L, n⟩ with n = h / √(mean h² + ε), in float64.
+
+    Without ε nothing is left but the rounding of float64.
+    """
+    rng = np.random.default_rng(0)
+    states_ND, head_DV = size * rng.standard_normal((50, 32)), rng.standard_normal((32, 40))
+    targets_N1 = rng.integers(0, 40, (50, 1))
+
+    def loss(normed_ND):
+        log_p = jax.nn.log_softmax(normed_ND @ head_DV)
+        return -jnp.sum(jnp.take_along_axis(log_p, targets_N1, 1))
+
+    def normed(h_ND, epsilon):
+        return h_ND / jnp.sqrt(jnp.mean(jnp.square(h_ND), -1, keepdims=True) + epsilon)
+
+    fractions = {}
+    with jax.enable_x64(True):
+        h_ND = jnp.asarray(states_ND)
+        for epsilon in (1e-6, 0.0):
+            n_ND = normed(h_ND, epsilon)
+            gradient_ND = jax.grad(lambda h, e=epsilon: loss(normed(h, e)))(h_ND)
+            along_N = jnp.sum(gradient_ND * h_ND, -1)
+            share_N = share_of(states_ND, epsilon)
+            expected_N = share_N * jnp.sum(jax.grad(loss)(n_ND) * n_ND, -1)
+            np.testing.assert_allclose(along_N, expected_N, rtol=1e-6, atol=1e-13)
+            length_N = jnp.linalg.norm(gradient_ND, axis=-1) * jnp.linalg.norm(h_ND, axis=-1)
+            fractions[epsilon] = np.asarray(jnp.abs(along_N) / length_N)
+    assert fractions[1e-6].mean() > 1e6 * fractions[0.0].mean()
+    assert 0.1 < np.median(fractions[1e-6] / share_of(states_ND, 1e-6)) < 1
+
+
+def share_of(states_ND, epsilon):
+    return epsilon / (np.mean(np.square(states_ND), -1) + epsilon)
