@@ -67,7 +67,7 @@ def last_metrics(path: Path) -> dict[str, Any]:
     for line in reversed(lines[:-1]):  # the last is empty, or being written
         try:
             metrics = json.loads(line)
-        except ValueError:  # the first one read may lack its beginning
+        except (ValueError, RecursionError):  # the first one read may lack its beginning
             continue
         if "loss" in metrics:
             return metrics

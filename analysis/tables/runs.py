@@ -273,6 +273,8 @@ def _read_object(path: Path) -> tuple[dict[str, Any], bytes]:
         value = json.loads(raw)
     except FileNotFoundError:
         raise _UnusableRunError(f"broken: no {path.name}") from None
+    except RecursionError:
+        raise _UnusableRunError(f"broken: {path.name} is nested too deeply") from None
     except (OSError, ValueError) as error:
         raise _UnusableRunError(f"broken: {path.name} is unreadable ({error})") from None
     if not isinstance(value, dict):

@@ -83,6 +83,8 @@ def convert(tensors: Tensors, stated: Mapping[str, Any]) -> tuple[ModelConfig, d
         )
     state_norm = said.get("state_norm") or _state_norm(tensors)
     _drop_inactive(tensors, width, state_norm, is_described=bool(described))
+    if said.get("tied_head", True) and _is_tied(tensors):
+        tensors.drop(HEAD, tensors.shape(HEAD))
     tree = params(tensors)
     follows = {
         "readout_norm": wanted, "state_norm": state_norm, "tied_head": "head" not in tree,
@@ -132,7 +134,7 @@ def _drop_inactive(tensors: Tensors, width: int, state_norm: str, *, is_describe
     """Checks and leaves out what the published model has and does not use.
 
     A gate for exits, which is read beside the logits; the damping of the state, at its initial
-    value; the scale of a norm between loops that is off; and the head, where it is the embedding.
+    value; and the scale of a norm between loops that is off.
     """
     if DAMPING in tensors:
         alpha = tensors.drop(DAMPING, ())
@@ -146,10 +148,13 @@ def _drop_inactive(tensors: Tensors, width: int, state_norm: str, *, is_describe
             tensors.drop(name, shape)
     if state_norm == "none" and LOOP_NORM in tensors:
         tensors.drop(LOOP_NORM, (width,))
-    if HEAD in tensors and np.array_equal(
-        tensors.peek(HEAD), tensors.peek("token_embedding.weight")
-    ):
-        tensors.drop(HEAD, tensors.shape(HEAD))
+
+
+def _is_tied(tensors: Tensors) -> bool:
+    """Whether the head is there and is the embedding."""
+    if HEAD not in tensors:
+        return False
+    return np.array_equal(tensors.peek(HEAD), tensors.peek("token_embedding.weight"))
 
 
 def params(tensors: Tensors) -> dict:

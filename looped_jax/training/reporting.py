@@ -238,7 +238,7 @@ def _cut(path: Path, last_step: int) -> None:
         try:
             step = json.loads(line)["step"]
             whole = line.endswith(b"\n") and isinstance(step, int)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             whole = False
         if whole and step <= last_step:
             kept.append(line)

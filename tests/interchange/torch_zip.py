@@ -118,7 +118,7 @@ class Tensor:
 def load(path: Path) -> Any:
     """What torch.load(path) reads, with arrays for tensors; shares no code with the project."""
     with zipfile.ZipFile(path) as archive:
-        root = path.stem
+        (root,) = {name.partition("/")[0] for name in archive.namelist()}
         assert archive.read(f"{root}/version") == b"3\n"
         assert archive.read(f"{root}/byteorder") == b"little"
         dtypes = {name: dtype for dtype, name in STORAGES.items()}

@@ -252,6 +252,7 @@ def test_broken_summaries_are_dropped_and_listed(folder, change, reason):
     ("name", "content", "reason"),
     [
         ("summary.json", '{"run": ', "broken: summary.json is unreadable"),
+        ("summary.json", "[" * 100_000, "broken: summary.json is nested too deeply"),
         ("summary.json", None, "broken: no summary.json"),
         ("status.json", None, "broken: no status.json"),
         ("summary.json", '{"run": "a"}', "broken: summary.json lacks 'budget'"),
