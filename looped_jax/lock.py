@@ -137,7 +137,7 @@ def _refused(path: Path, error: OSError) -> UserError:
 
 
 def _acquire(descriptor: int, folder: str, owner: str | None, *, wait: bool = False) -> None:
-    """Locks an open file and writes the owner, if given, into it; raises Held unless it may wait."""
+    """Locks an open file, writes the owner, if any, into it; raises Held unless it may wait."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
