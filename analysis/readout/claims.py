@@ -24,7 +24,7 @@ PUBLISHED_RADIAL = (1e-9, 1e-2)  # radial fraction of the gradient, RMSNorm and 
 
 TENS_OF_THOUSANDS = 1e4
 HUNDRED = 100.0
-UNSEEN = 1e-6  # what RMSNorm's epsilon, ε / (mean h² + ε), and float32 may leave of a zero
+UNSEEN = 1e-6  # what float32 and RMSNorm's epsilon, ε / (mean h² + ε), may leave of a zero
 VISIBLE = 1e-3
 NEARLY = 0.05  # of perplexity, for "hardly changes"
 NEAR_ONE = 0.1  # for exponents and ratios that the lemmas say are 1

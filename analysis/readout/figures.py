@@ -67,7 +67,7 @@ def radial_fraction(groups: Sequence[Group]) -> Figure:
         ax.axhspan(1e-12, UNSEEN / 10, color="#eeeeee", zorder=0)
         ax.yaxis.set_major_locator(LogLocator(numticks=12))
         ax.yaxis.set_minor_locator(NullLocator())
-    axes[0].text(1.02, UNSEEN / 13, "RMSNorm's ε", fontsize=7, color=GREY, va="top")
+    axes[0].text(1.02, UNSEEN / 13, "rounding, RMSNorm's ε", fontsize=7, color=GREY, va="top")
     axes[0].set_ylabel("|⟨∇L, h⟩| / ‖∇L‖‖h‖")
     _legend(fig, groups)
     return fig

@@ -75,8 +75,8 @@ def readout_figures(groups: Sequence[Group], suffix: str = "") -> list[PageFigur
             figures.radial_fraction(groups),
             "The share of a gradient that lies along the state, mean over tokens. Left: of the "
             "loss that is read from this state. Right: of the training objective, which looks at "
-            f"later loops too, up to loop {K}. Where no more is left of it than RMSNorm's epsilon "
-            f"(grey), no descent step can change the scale. {seeds}.",
+            f"later loops too, up to loop {K}. Where no more of it is left than rounding and "
+            f"RMSNorm's epsilon (grey), no descent step can change the scale. {seeds}.",
         ),
         (
             "readout_frontier",

@@ -108,7 +108,7 @@ def radial_fraction(
     do not count.
 
     Behind RMSNorm it is not 0: ⟨g, h⟩ is ε / (mean h² + ε) of the same product at the normalised
-    state, in exact arithmetic too, or about 1e-8 where mean h² is 100; float32 rounds by as much.
+    state, about 1e-8 of it where mean h² is 100, and float32 rounds by 1e-8 whatever the norm.
     """
     along_RN, size_RN = (
         np.asarray(gradient.along, np.float64),
