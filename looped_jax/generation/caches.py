@@ -8,6 +8,9 @@ last_recurrence   one slot: a new token attends, in all its recurrences, to what
                   of the earlier tokens left. An r-th of the memory, and another model: an
                   approximation whose quality depends on how far the states have settled. The
                   prompt itself is run exactly.
+
+With exits a token's entries of its last loop stand for all deeper ones: every_recurrence copies
+them there, which is what scoring with exits computes; last_recurrence stays an approximation.
 """
 
 import math
@@ -15,7 +18,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import psutil
 
+from looped_jax.errors import UserError
 from looped_jax.model import cache
 from looped_jax.model.cache import KeysValues
 from looped_jax.model.config import ModelConfig
@@ -23,6 +28,8 @@ from looped_jax.model.config import ModelConfig
 Array = jax.Array
 
 KINDS = ("every_recurrence", "last_recurrence")
+
+MOST_OF_FREE_FOR_SIGNAL = 0.25
 
 
 class Cache(NamedTuple):
@@ -37,30 +44,65 @@ class Cache(NamedTuple):
     stacks: dict[str, KeysValues]
 
 
-def count_slots(kind: str, recurrences: int) -> int:
-    """Slots of the core that tokens of so many recurrences need."""
+def count_kept(kind: str, recurrences: int) -> int:
+    """Recurrences that the cache keeps of tokens that run so many."""
     return recurrences if kind == "every_recurrence" else 1
 
 
-def empty(model: ModelConfig, slots: int, batch: int, capacity: int) -> Cache:
+def empty(model: ModelConfig, kept: int, batch: int, capacity: int) -> Cache:
     """A cache that holds no token yet."""
-    return Cache(jnp.zeros(batch, jnp.int32), cache.empty(model, slots, batch, capacity))
+    return Cache(jnp.zeros(batch, jnp.int32), cache.empty(model, kept, batch, capacity))
 
 
-def count_bytes(model: ModelConfig, slots: int, batch: int, capacity: int) -> int:
+def count_bytes(model: ModelConfig, kept: int, batch: int, capacity: int) -> int:
     """Memory of the keys and values in bytes."""
-    numbers = sum(
-        math.prod(shape) for shape in cache.shapes(model, slots, batch, capacity).values()
-    )
+    numbers = sum(math.prod(shape) for shape in cache.shapes(model, kept, batch, capacity).values())
     return 2 * numbers * jnp.dtype(model.compute_dtype).itemsize
 
 
-def describe(model: ModelConfig, kind: str, slots: int, batch: int, capacity: int) -> str:
+def describe(model: ModelConfig, kind: str, kept: int, batch: int, capacity: int) -> str:
     """One line that says what the cache is and what it takes."""
     once = model.prelude_layers + model.coda_layers
-    size = count_bytes(model, slots, batch, capacity) / 2**20
-    recurrences = f"{slots} recurrences" if slots > 1 else "1 recurrence"
+    size = count_bytes(model, kept, batch, capacity) / 2**20
+    recurrences = f"{kept} recurrences" if kept > 1 else "1 recurrence"
     return (
         f"cache {kind}: {recurrences} of {model.core_layers} layers + {once} layers once, "
         f"{batch} x {capacity} tokens: {size:.3g} MiB"
     )
+
+
+def check_memory(
+    model: ModelConfig, kind: str, kept: int, batch: int, capacity: int, free: int
+) -> None:
+    """Raises UserError for a cache that does not fit into `free` bytes."""
+    needed = count_bytes(model, kept, batch, capacity)
+    if needed <= free:
+        return
+    ways = "fewer prompts or slots, a shorter context"
+    if kind == "every_recurrence":
+        ways += " or --cache=last_recurrence"
+    raise UserError(
+        f"cache of {kept} x {batch} x {capacity} tokens = {_gibibytes(needed)}; free "
+        f"{_gibibytes(free)}: {ways}"
+    )
+
+
+def check_signal_memory(signal: str, n_bytes: int, free: int) -> None:
+    """Raises UserError where what a signal remembers takes more than a quarter of free memory."""
+    if n_bytes > MOST_OF_FREE_FOR_SIGNAL * free:
+        raise UserError(
+            f"exit {signal!r} remembers {_gibibytes(n_bytes)}; allowed: up to a quarter of the "
+            f"{_gibibytes(free)} that are free: fewer slots, or an exit that looks at the state"
+        )
+
+
+def free_bytes() -> int:
+    """Memory that the first device has free; a CPU's is what the system says is available."""
+    statistics = jax.local_devices()[0].memory_stats()
+    if statistics and "bytes_limit" in statistics:
+        return statistics["bytes_limit"] - statistics["bytes_in_use"]
+    return psutil.virtual_memory().available
+
+
+def _gibibytes(n_bytes: int) -> str:
+    return f"{n_bytes / 2**30:.3g} GiB"

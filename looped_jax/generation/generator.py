@@ -5,6 +5,7 @@ for result in generator.generate(["Once upon", "It was"], recurrences=4, max_tok
     print(result.text)
 for piece in generator.stream(["Once upon"]):
     print(piece.text, end="")
+generator.generate(["Once upon"], exit="change:0.02", slots=32)  # tokens stop looping one by one
 """
 
 import dataclasses
@@ -15,45 +16,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from looped_jax.adaptive.engine import Engine, Request, Size
+from looped_jax.adaptive.exits import Exits
+from looped_jax.adaptive.rule import Rule
 from looped_jax.data.tokenizer import Tokenizer
 from looped_jax.errors import UserError
 from looped_jax.generation import caches
 from looped_jax.generation.decoding import decode, prefill
+from looped_jax.generation.plan import Plan, make_plan, signal_bytes
 from looped_jax.generation.row_text import RowText
-from looped_jax.generation.sampling import Sampling, next_token
+from looped_jax.generation.sampling import Chooser, Knobs, Sampling
 from looped_jax.model.config import ModelConfig
-
-# Prompts and caches are padded to powers of two from here on, so that few shapes are compiled.
-SMALLEST_BUCKET = 16
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """What one call was turned into.
-
-    Attributes:
-      recurrences: r of every token.
-      prompts: token ids of each prompt.
-      max_tokens: most new tokens of each row; fewer than asked for where the context ends.
-      cache, slots: kind of cache and recurrences that it has room for.
-      prompt_bucket, capacity: tokens that the prompts and the cache are padded to.
-    """
-
-    recurrences: int
-    prompts: list[np.ndarray]
-    max_tokens: list[int]
-    cache: str
-    slots: int
-    prompt_bucket: int
-    capacity: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """Text that row `row` has newly got; `finish` stands in the last piece of each row."""
+    """Text that row `row` has newly got with one token, which was drawn after so many `loops`.
+
+    `finish` stands in the last piece of each row.
+    """
 
     row: int
     text: str
+    loops: int
     finish: str | None = None
 
 
@@ -66,12 +51,14 @@ class Result:
       text: what was generated, without the stop string.
       tokens: how many tokens were generated, one that ended the text included.
       finish: "stop" (a stop string), "end_of_text", "max_tokens", or "context" (it is full).
+      loops: recurrences after which each of these tokens was drawn.
     """
 
     prompt: str
     text: str
     tokens: int
     finish: str
+    loops: tuple[int, ...]
 
 
 class Generator:
@@ -81,62 +68,36 @@ class Generator:
       model: the model; its mesh, if it has one, has to be active in every call.
       params: parameters.
       tokenizer: with no more ids than the model; ids beyond the tokenizer's are never drawn.
+      most: with an exit, the loop at which every token stops unless a call says otherwise; None for
+        the config's recurrences.
 
     Raises:
       UserError: the tokenizer does not fit the model.
     """
 
-    def __init__(self, model: ModelConfig, params: Any, tokenizer: Tokenizer):
+    def __init__(
+        self, model: ModelConfig, params: Any, tokenizer: Tokenizer, most: int | None = None
+    ):
         if tokenizer.vocab_size > model.vocab_size:
             raise UserError(
                 f"the tokenizer has {tokenizer.vocab_size} ids; allowed: up to "
                 f"model.vocab_size = {model.vocab_size}"
             )
-        self.model, self.params, self.tokenizer = model, params, tokenizer
-        self._choose = jax.jit(self._choose_token)
+        self.model, self.params, self.tokenizer, self.most = model, params, tokenizer, most
+        self._chooser = Chooser(tokenizer.vocab_size)
+        self._choose = jax.jit(self._chooser.__call__)
 
-    def plan(
-        self,
-        prompts: Sequence[str],
-        *,
-        recurrences: int | None = None,
-        max_tokens: int = 100,
-        cache: str = "every_recurrence",
-        slots: int | None = None,
-    ) -> Plan:
-        """Checks a call and says what it will do; arguments as of `stream`.
+    def plan(self, prompts: Sequence[str], **arguments: Any) -> Plan:
+        """Checks a call and says what it will do; arguments as of `stream`, sampling left out.
 
         Raises:
           UserError: an argument is not allowed, or a prompt is longer than the context.
         """
-        r = self.model.recurrences if recurrences is None else recurrences
-        deepest = self.model.recurrences if self.model.injection == "hyperconnect" else None
-        if r < 1 or (deepest and r > deepest):
-            allowed = f"1 to {deepest} (rows of the lane table)" if deepest else "1 or more"
-            raise UserError(f"recurrences = {r}; allowed: {allowed}")
-        if cache not in caches.KINDS:
-            raise UserError(f"cache {cache!r}; allowed: {', '.join(caches.KINDS)}")
-        needed = caches.count_slots(cache, r)
-        if slots is not None and (slots < needed or cache != "every_recurrence"):
-            raise UserError(
-                f"slots = {slots}; allowed with every_recurrence: {r} recurrences or more"
-            )
-        if max_tokens < 1:
-            raise UserError(f"max_tokens = {max_tokens}; allowed: 1 or more")
-        if not prompts:
-            raise UserError("no prompt was given; allowed: one or more")
-        ids = [self._encode(prompt) for prompt in prompts]
-        context = self.model.max_length
-        new = [min(max_tokens, context - len(row)) for row in ids]
-        longest = max(len(row) for row in ids)
-        filled = max(len(row) + n for row, n in zip(ids, new, strict=True))
-        return Plan(
-            r, ids, new, cache, slots or needed, self._bucket(longest), self._bucket(filled)
-        )
+        return make_plan(self.model, self.tokenizer, prompts, most=self.most, **arguments)
 
     def describe(self, plan: Plan) -> str:
         """The cache of a plan and its memory, in one line."""
-        return caches.describe(self.model, plan.cache, plan.slots, len(plan.prompts), plan.capacity)
+        return caches.describe(self.model, plan.cache, plan.kept, plan.rows, plan.capacity)
 
     def stream(
         self,
@@ -146,45 +107,63 @@ class Generator:
         max_tokens: int = 100,
         sampling: Sampling | None = None,
         stop: Sequence[str] = (),
-        cache: str = "every_recurrence",
+        cache: str = caches.KINDS[0],
+        deepest: int | None = None,
+        exit: Rule | str | None = None,
         slots: int | None = None,
+        boundary: int | None = None,
+        rows: Sequence[int] | None = None,
     ) -> Iterator[Piece]:
         """Yields text as it comes: whole characters, nothing of a stop string.
 
         Args:
           prompts: one row each, of any lengths. An empty one stands for the start of a document.
-          recurrences: r of all tokens; None for the config's.
+          recurrences: r of all tokens, or with an exit the most of them; None for the config's.
           max_tokens: most new tokens; a row also ends where the context does.
           sampling: how tokens are drawn; None for temperature 1.
           stop: strings that end a row.
           cache: what is kept of the recurrences; see `caches`.
-          slots: recurrences to make room for, so that calls of several depths are one compiled
+          deepest: recurrences to make room for, so that calls of several depths are one compiled
             program; None for as many as are run.
+          exit: when a token stops looping, such as "change:0.02" (see `adaptive.rule`); None for
+            r loops of every token.
+          slots: texts that are written at a time, each at a loop of its own; None for all in step,
+            or with an exit as many as there are prompts, up to 32. Their number changes no text.
+          boundary: slots that wait for each other before they go through the head together; None
+            to choose by measured times.
+          rows: numbers of the rows, whose seeds are drawn from; None for 0, 1, …
 
         Raises:
-          UserError: as `plan` does, or an empty stop string.
+          UserError: as `plan` does, an empty stop string, or a cache that does not fit.
         """
         plan = self.plan(
-            prompts, recurrences=recurrences, max_tokens=max_tokens, cache=cache, slots=slots
-        )
+            prompts, recurrences=recurrences, max_tokens=max_tokens, cache=cache, deepest=deepest,
+            exit=exit, slots=slots, boundary=boundary,
+        )  # fmt: skip
         if "" in stop:
             raise UserError("stop = ''; allowed: strings of one character or more")
-        return self._run(plan, sampling or Sampling(), stop)
+        self._check_memory(plan)
+        run = self._run if plan.rule is None else self._run_slots
+        keys_B = (sampling or Sampling()).keys(rows or range(len(prompts)))
+        return run(plan, keys_B, (sampling or Sampling()).knobs(), stop)
 
     def generate(self, prompts: Sequence[str], **arguments: Any) -> list[Result]:
         """The results of all rows at once; arguments as of `stream`."""
-        texts, tokens = [""] * len(prompts), [0] * len(prompts)
-        finish = [""] * len(prompts)
+        pieces: list[list[Piece]] = [[] for _ in prompts]
         for piece in self.stream(prompts, **arguments):
-            texts[piece.row] += piece.text
-            tokens[piece.row] += 1
-            finish[piece.row] = piece.finish or ""
-        rows = zip(prompts, texts, tokens, finish, strict=True)
-        return [Result(*row) for row in rows]
+            pieces[piece.row].append(piece)
+        return [result_of(prompt, of_row) for prompt, of_row in zip(prompts, pieces, strict=True)]
 
-    def _run(self, plan: Plan, sampling: Sampling, stop: Sequence[str]) -> Iterator[Piece]:
-        B = len(plan.prompts)
-        keys_B, knobs, r = sampling.keys(B), sampling.knobs(), jnp.int32(plan.recurrences)
+    def _check_memory(self, plan: Plan) -> None:
+        free = caches.free_bytes()
+        caches.check_memory(self.model, plan.cache, plan.kept, plan.rows, plan.capacity, free)
+        if plan.rule is not None:
+            caches.check_signal_memory(plan.rule.signal, signal_bytes(self.model, plan), free)
+
+    def _run(
+        self, plan: Plan, keys_B: jax.Array, knobs: Knobs, stop: Sequence[str]
+    ) -> Iterator[Piece]:
+        B, r = len(plan.prompts), jnp.int32(plan.recurrences)
         rows = [RowText(self.tokenizer, ids.tolist(), stop) for ids in plan.prompts]
         made, finished = [0] * B, [False] * B
         length_B = np.array([len(ids) for ids in plan.prompts], np.int32)
@@ -192,8 +171,8 @@ class Generator:
         for row, ids in enumerate(plan.prompts):
             tokens_BT[row, : len(ids)] = ids
 
-        fill = prefill(self.model, plan.slots, plan.capacity)
-        step = decode(self.model, plan.slots)
+        fill = prefill(self.model, plan.kept, plan.capacity)
+        step = decode(self.model, plan.kept)
         logits_BV, cache = fill(self.params, tokens_BT, length_B, keys_B, r)
         token_B = self._choose(logits_BV, cache.length, keys_B, knobs)
         while True:
@@ -210,49 +189,55 @@ class Generator:
                 if finished[row]:
                     continue
                 made[row] += 1
-                piece = self._piece(row, token, rows[row], made[row], plan)
+                piece = self._piece(row, token, rows[row], made[row], plan, plan.recurrences)
                 finished[row] = piece.finish is not None
                 yield piece
             if all(finished) or upcoming is None:
                 return
             token_B = upcoming
 
-    def _piece(self, row: int, token: int, text: RowText, made: int, plan: Plan) -> Piece:
+    def _run_slots(
+        self, plan: Plan, keys_B: jax.Array, knobs: Knobs, stop: Sequence[str]
+    ) -> Iterator[Piece]:
+        assert plan.rule is not None
+        rows = [RowText(self.tokenizer, ids.tolist(), stop) for ids in plan.prompts]
+        made, finished = [0] * len(rows), [False] * len(rows)
+        requests = [
+            Request(ids, new, keys_B[row])
+            for row, (ids, new) in enumerate(zip(plan.prompts, plan.max_tokens, strict=True))
+        ]
+        engine = Engine(
+            self.model, self.params, plan.rule.looks,
+            Exits(np.float32(plan.rule.threshold), np.int32(plan.recurrences)),
+            Size(plan.rows, plan.boundary, plan.kept, plan.capacity, plan.prompt_bucket),
+            self._chooser, knobs, self.tokenizer.end_of_text_id,
+        )  # fmt: skip
+        for drawn in engine.run(requests, finished.__getitem__):
+            row = drawn.request
+            made[row] += 1
+            piece = self._piece(row, drawn.token, rows[row], made[row], plan, drawn.loops)
+            finished[row] = piece.finish is not None
+            yield piece
+
+    def _piece(
+        self, row: int, token: int, text: RowText, made: int, plan: Plan, loops: int
+    ) -> Piece:
         if token == self.tokenizer.end_of_text_id:
-            return Piece(row, text.finish(), "end_of_text")
+            return Piece(row, text.finish(), loops, "end_of_text")
         piece = text.push(token)
         if text.stopped:
-            return Piece(row, piece, "stop")
+            return Piece(row, piece, loops, "stop")
         if made < plan.max_tokens[row]:
-            return Piece(row, piece)
+            return Piece(row, piece, loops)
         piece += text.finish()
         if text.stopped:
-            return Piece(row, piece, "stop")
+            return Piece(row, piece, loops, "stop")
         is_full = len(plan.prompts[row]) + made >= self.model.max_length
-        return Piece(row, piece, "context" if is_full else "max_tokens")
+        return Piece(row, piece, loops, "context" if is_full else "max_tokens")
 
-    def _choose_token(self, logits_BV, length_B, keys_B, knobs):
-        known_V = jnp.arange(self.model.vocab_size) < self.tokenizer.vocab_size
-        logits_BV = jnp.where(known_V[None], logits_BV, jnp.float32(-jnp.inf))
-        return next_token(logits_BV, jax.vmap(jax.random.fold_in)(keys_B, length_B), knobs)
 
-    def _encode(self, prompt: str) -> np.ndarray:
-        if not prompt:
-            return np.array([self.tokenizer.end_of_text_id], np.int32)
-        ids, most = self.tokenizer.encode(prompt), self.model.max_length - 1
-        start = prompt if len(prompt) <= 20 else f"{prompt[:20]}…"
-        if not len(ids):
-            raise UserError(f"prompt {start!r} has no tokens in this tokenizer")
-        if len(ids) > most:
-            raise UserError(
-                f"prompt {start!r} has {len(ids)} tokens; allowed: up to {most} "
-                f"(model.max_length = {self.model.max_length}, and one to generate)"
-            )
-        return ids
-
-    def _bucket(self, length: int) -> int:
-        """The power of two that holds so many tokens; at most the context."""
-        size = SMALLEST_BUCKET
-        while size < length:
-            size *= 2
-        return min(size, self.model.max_length)
+def result_of(prompt: str, pieces: Sequence[Piece]) -> Result:
+    """The result of one row, of all its pieces in their order."""
+    text = "".join(piece.text for piece in pieces)
+    loops = tuple(piece.loops for piece in pieces)
+    return Result(prompt, text, len(pieces), pieces[-1].finish or "", loops)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -44,9 +45,9 @@ class Sampling:
     def knobs(self) -> "Knobs":
         return Knobs(jnp.float32(self.temperature), jnp.int32(self.top_k), jnp.float32(self.top_p))
 
-    def keys(self, rows: int) -> Array:
-        """A random key for each row, (rows,)."""
-        seeds = jnp.uint32(self.seed) + jnp.arange(rows, dtype=jnp.uint32)
+    def keys(self, rows: Sequence[int]) -> Array:
+        """A random key for each of these rows of a batch, (rows,)."""
+        seeds = jnp.uint32(self.seed) + jnp.asarray(rows, jnp.uint32)
         return jax.vmap(jax.random.key)(seeds)
 
 
@@ -56,6 +57,19 @@ class Knobs(NamedTuple):
     temperature: Array
     top_k: Array
     top_p: Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Chooser:
+    """Draws tokens among the ids below `known_ids`; equal ones are one compiled program."""
+
+    known_ids: int
+
+    def __call__(self, logits_BV: Array, position_B: Array, keys_B: Array, knobs: Knobs) -> Array:
+        """The tokens (B,) at these positions of their texts; keys are those of the rows."""
+        is_known_V = jnp.arange(logits_BV.shape[-1]) < self.known_ids
+        logits_BV = jnp.where(is_known_V[None], logits_BV, jnp.float32(-jnp.inf))
+        return next_token(logits_BV, jax.vmap(jax.random.fold_in)(keys_B, position_B), knobs)
 
 
 def next_token(logits_BV: Array, keys_B: Array, knobs: Knobs) -> Array:

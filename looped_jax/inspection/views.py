@@ -145,7 +145,7 @@ def inspect(
                 recurrences=depth,
                 max_tokens=max_tokens,
                 sampling=Sampling(temperature=0.0),
-                slots=max(depths),
+                deepest=max(depths),
             )[0]
             for depth in depths
         },

@@ -42,7 +42,7 @@ def main() -> None:
         print(f"{length} tokens\n  no cache          {base * 1e3:8.2f} ms a token")
         for kind in caches.KINDS:
             spent = of_cache(model, params, tokens, kind, r)
-            size = caches.count_bytes(model, caches.count_slots(kind, RECURRENCES), BATCH, length)
+            size = caches.count_bytes(model, caches.count_kept(kind, RECURRENCES), BATCH, length)
             print(
                 f"  {kind:<16}  {spent * 1e3:8.2f} ms a token  {spent / base:.3f} ×  "
                 f"{size / 2**20:.2f} MiB"
@@ -52,7 +52,7 @@ def main() -> None:
 def of_cache(model, params, tokens, kind: str, r) -> float:
     """Seconds of the last token of a text."""
     B, length = tokens.shape
-    slots = caches.count_slots(kind, RECURRENCES)
+    slots = caches.count_kept(kind, RECURRENCES)
     keys = jax.vmap(jax.random.key)(jnp.arange(B, dtype=jnp.uint32))
     lengths = np.full(B, length - 1, np.int32)
     _, cache = prefill(model, slots, length)(params, tokens, lengths, keys, r)

@@ -136,7 +136,7 @@ def test_the_last_recurrence_alone():
 @pytest.mark.parametrize(("kind", "slots"), [("every_recurrence", 3), ("last_recurrence", 1)])
 def test_memory_is_what_it_is_said_to_be(kind, slots):
     model = FAMILIES["linear"]
-    assert caches.count_slots(kind, 3) == slots
+    assert caches.count_kept(kind, 3) == slots
     cache = caches.empty(model, slots, batch=2, capacity=12)
     n_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(cache.stacks))
     assert caches.count_bytes(model, slots, 2, 12) == n_bytes

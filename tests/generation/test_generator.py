@@ -43,9 +43,9 @@ def test_seeds_and_depths_make_a_difference(generator):
     text = lambda **how: generator.generate(["It was"], max_tokens=12, **how)[0].text
     assert text() == text()
     assert text(sampling=Sampling(seed=1)) != text()
-    assert text(sampling=GREEDY, recurrences=2, slots=3) != text(sampling=GREEDY)
+    assert text(sampling=GREEDY, recurrences=2, deepest=3) != text(sampling=GREEDY)
     # Room for more recurrences than are run changes nothing.
-    assert text(recurrences=2, slots=3) == text(recurrences=2)
+    assert text(recurrences=2, deepest=3) == text(recurrences=2)
 
 
 def test_ids_beyond_the_tokenizer_are_never_drawn(generator):
@@ -93,7 +93,7 @@ def test_one_compilation_for_a_length_bucket(tokenizer):
     """Lengths, depths and sampling change within one program; a longer bucket is another."""
     model = tiny(vocab_size=300, max_length=64, **SMALL)
     generator = Generator(model, random_params(model), tokenizer)
-    call = lambda prompt, **how: generator.generate([prompt], slots=4, max_tokens=4, **how)
+    call = lambda prompt, **how: generator.generate([prompt], deepest=4, max_tokens=4, **how)
     call("a")
     call("It was a", recurrences=2)
     call("It was", recurrences=4, sampling=Sampling(seed=7, top_p=0.5))
@@ -125,7 +125,7 @@ def test_a_split_model_generates_the_same(generator):
         ({"recurrences": 0}, "recurrences = 0; allowed: 1 or more"),
         ({"cache": "none"}, "cache 'none'; allowed: every_recurrence, last_recurrence"),
         ({"max_tokens": 0}, "max_tokens = 0; allowed: 1 or more"),
-        ({"slots": 2}, "slots = 2; allowed with every_recurrence: 3 recurrences or more"),
+        ({"deepest": 2}, "deepest = 2; allowed with every_recurrence: 3 recurrences or more"),
         ({"stop": ["a", ""]}, "stop = ''; allowed: strings of one character or more"),
     ],
 )

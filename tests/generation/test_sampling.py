@@ -18,7 +18,7 @@ draw = jax.jit(next_token)
 
 def frequencies(**how):
     sampling = Sampling(**how)
-    tokens = draw(jnp.tile(LOGITS, (DRAWS, 1)), sampling.keys(DRAWS), sampling.knobs())
+    tokens = draw(jnp.tile(LOGITS, (DRAWS, 1)), sampling.keys(range(DRAWS)), sampling.knobs())
     return np.bincount(MEANING[np.asarray(tokens)], minlength=5) / DRAWS
 
 
@@ -42,9 +42,9 @@ def test_distribution(how, expected):
 
 def test_a_row_draws_as_its_seed_alone_would():
     sampling, logits = Sampling(seed=3), jnp.zeros((4, 50))
-    together = draw(logits, sampling.keys(4), sampling.knobs())
+    together = draw(logits, sampling.keys(range(4)), sampling.knobs())
     alone = [
-        int(draw(logits[:1], Sampling(seed=3 + row).keys(1), sampling.knobs())[0])
+        int(draw(logits[:1], Sampling(seed=3 + row).keys([0]), sampling.knobs())[0])
         for row in range(4)
     ]
     assert together.tolist() == alone

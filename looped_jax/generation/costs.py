@@ -1,0 +1,29 @@
+"""What generated tokens cost: forward FLOPs by their loops, against depths that all tokens run."""
+
+from collections.abc import Sequence
+
+from looped_jax.adaptive.rule import Rule
+from looped_jax.adaptive.signals import SIGNALS
+from looped_jax.model.accounting import forward_flops_per_token
+from looped_jax.model.config import ModelConfig
+
+
+def describe_cost(
+    model: ModelConfig, loops: Sequence[int], length: float, rule: Rule, most: int
+) -> str:
+    """Mean loops and FLOPs per token against full depth, and against the same loops without tests.
+
+    Args:
+      loops: of each token.
+      length: tokens of a text in the mean, which attention is counted for.
+      most: loops of full depth.
+    """
+    mean, T = sum(loops) / len(loops), round(length)
+    flops = lambda depth: forward_flops_per_token(model, T, depth)
+    # The signal is computed after every loop, whether the rule looks at it or not.
+    adaptive = flops(mean) + mean * SIGNALS[rule.signal].flops(model)
+    return (
+        f"{mean:.2f} loops in the mean of at most {most}, {adaptive:.3g} FLOPs per token: "
+        f"{adaptive / flops(most):.2f} of full depth, {adaptive / flops(mean):.2f} of uniform "
+        "depth at as many loops"
+    )
