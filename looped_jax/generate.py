@@ -3,15 +3,22 @@
     python -m looped_jax.generate --workdir=runs/one --prompt="It was"
     python -m looped_jax.generate --workdir=runs/one --prompt="It was" --recurrences=1,4,8
     python -m looped_jax.generate --workdir=runs/one --prompt=One --prompt=Two --temperature=0
+    python -m looped_jax.generate --workdir=runs/one --prompts_file=prompts.txt --out=texts.jsonl \\
+      --exit=change:0.02 --slots=32
 
-One prompt at one depth is shown while it is written. From Python: `load(workdir).generate(…)`.
+One prompt at one depth is shown while it is written. With --exit every token stops looping when its
+signal says so; with --slots texts take each other's places as they end. A call with --out that was
+interrupted goes on when it is repeated. From Python: `load(workdir).generate(…)`.
 """
 
 import contextlib
+import dataclasses
+import statistics
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -23,9 +30,14 @@ from looped_jax.data.sources import END_OF_TEXT
 from looped_jax.data.tokenizer import Tokenizer
 from looped_jax.errors import UserError
 from looped_jax.generation.caches import KINDS
-from looped_jax.generation.generator import Generator, Result
+from looped_jax.generation.costs import describe_cost
+from looped_jax.generation.generator import Generator, Result, result_of
+from looped_jax.generation.plan import DEFAULT_SLOTS, UNFITTED, Plan
+from looped_jax.generation.prompts_file import ResultsFile, read_prompts
 from looped_jax.generation.sampling import Sampling
 from looped_jax.interchange import origin
+from looped_jax.model.config import ModelConfig
+from looped_jax.progress import Display
 from looped_jax.run_folder import RunFolder
 from looped_jax.training import state as states
 from looped_jax.training.checkpoints import restore_params
@@ -68,7 +80,7 @@ def opened(
             chosen = run_tokenizer(folder, run, restored.extra.get("data_digest"))
         else:
             chosen = tokenizers.load(tokenizer, end_of_text)
-        yield Generator(run.model, restored.state, chosen)
+        yield Generator(run.model, restored.state, chosen, most=run.depth.maximum)
 
 
 def run_tokenizer(folder: RunFolder, run: RunConfig, data_digest: str | None) -> Tokenizer:
@@ -114,6 +126,25 @@ def define_flags() -> None:
         "Keys and values that are kept: of every recurrence (exact), or of the last one "
         "(an r-th of the memory, an approximation).",
     )  # fmt: skip
+    flags.DEFINE_string(
+        "exit", None,
+        "When a token stops looping: SIGNAL:THRESHOLD[,every=N][,first=N][,most=N], such as "
+        f"change:0.02; signals: {', '.join(UNFITTED)}. --recurrences is then the most loops; "
+        "default: the most that training drew.",
+    )  # fmt: skip
+    flags.DEFINE_integer(
+        "slots", None,
+        "Texts written at a time, each at a loop of its own; default with --exit: as many as "
+        f"prompts, up to {DEFAULT_SLOTS}. Changes speed and memory, no text.",
+    )  # fmt: skip
+    flags.DEFINE_integer(
+        "boundary", None,
+        "Slots that go through the head together; default: by measured times.",
+    )  # fmt: skip
+    flags.DEFINE_string(
+        "prompts_file", None, "Prompts, one a line; .jsonl: objects with a \"prompt\"."
+    )  # fmt: skip
+    flags.DEFINE_string("out", None, "Of --prompts_file: results in its order, as JSON lines.")
     flags.DEFINE_string("tokenizer", None, "A tokenizer.json; default: the run's.")
     flags.DEFINE_string("end_of_text", END_OF_TEXT, "Token of --tokenizer that ends a document.")
     flags.DEFINE_string("mesh", ONE_DEVICE, "Devices; tensor:N splits heads and vocabulary.")
@@ -122,37 +153,104 @@ def define_flags() -> None:
 def main(_: list[str]) -> None:
     values = flags.FLAGS
     depths = _depths(values.recurrences)
+    prompts = _prompts(values)
     sampling = Sampling(values.temperature, values.top_k, values.top_p, values.seed)
-    prompts = values.prompt or [""]
     where = (values.workdir, values.tokenizer, values.end_of_text, values.mesh)
     with opened(*where) as generator:
-        depths = depths or [generator.model.recurrences]
-        several = len(prompts) > 1 or len(depths) > 1
+        common = {
+            "max_tokens": values.max_tokens, "cache": values.cache, "exit": values.exit,
+            "slots": values.slots, "boundary": values.boundary,
+        }  # fmt: skip
         # All depths are checked, and one program is compiled for them, before the first is run.
-        slots = max(depths) if len(depths) > 1 and values.cache == KINDS[0] else None
-        common = {"max_tokens": values.max_tokens, "cache": values.cache, "slots": slots}
-        plans = [generator.plan(prompts, recurrences=depth, **common) for depth in depths]
-        print(generator.describe(plans[0]), file=sys.stderr)
+        if len(depths) > 1 and values.cache == KINDS[0]:
+            common["deepest"] = max(depths)
+        asked: list[int | None] = [*depths] or [None]
+        plans = [generator.plan(prompts, recurrences=depth, **common) for depth in asked]
+        print(generator.describe(plans[0]), file=sys.stderr, flush=True)
+        _warn_of_fixed_depth(values)
         common |= {"sampling": sampling, "stop": values.stop}
-        for depth in depths:
+        for plan in plans:
+            common["recurrences"] = plan.recurrences
             start = time.monotonic()
-            if several:
-                results = generator.generate(prompts, recurrences=depth, **common)
-                tokens = sum(result.tokens for result in results)
+            if values.out is not None:
+                results = write_results(generator, Path(values.out), prompts, plan, common)
+            elif len(prompts) > 1 or len(depths) > 1:
+                results = generator.generate(prompts, **common)
                 for result in results:
-                    _show(depth, result)
+                    _show(plan.recurrences, result)
             else:
-                tokens = 0
-                print(prompts[0], end="", flush=True)
-                for piece in generator.stream(prompts, recurrences=depth, **common):
-                    print(piece.text, end="", flush=True)
-                    tokens += 1
-                print(flush=True)
+                results = [_show_while_written(generator, prompts[0], common)]
             seconds = time.monotonic() - start
-            print(
-                f"r = {depth}: {tokens} tokens in {seconds:.1f} s, compilation included",
-                file=sys.stderr,
-            )
+            print(_cost_line(generator.model, plan, results, seconds), file=sys.stderr)
+
+
+def write_results(
+    generator: Generator, out: Path, prompts: list[str], plan: Plan, arguments: dict[str, Any]
+) -> list[Result]:
+    """Writes the results of all prompts; returns those that a call before has not made already."""
+    call = {name: value for name, value in arguments.items() if name not in ("slots", "boundary")}
+    call["sampling"] = dataclasses.asdict(arguments["sampling"])
+    file = ResultsFile(out, prompts, call)
+    missing, made = file.missing, []
+    if missing:
+        with (
+            Display() as display,
+            display.track(
+                out.name, len(prompts), unit="texts", start=len(prompts) - len(missing)
+            ) as progress,
+        ):
+            texts = generator.texts([prompts[i] for i in missing], rows=missing, **arguments)
+            for result in file.add((missing[i], result) for i, result in texts):
+                made.append(result)
+                progress.update(len(prompts) - len(missing) + len(made))
+    file.finish()
+    print(out, flush=True)
+    return made
+
+
+def _prompts(values: Any) -> list[str]:
+    if (values.prompts_file is None) != (values.out is None):
+        raise UserError("--prompts_file and --out are given together or not at all")
+    if values.prompts_file is None:
+        return values.prompt or [""]
+    if values.prompt or len(values.recurrences) > 1:
+        raise UserError("--prompts_file; allowed with it: no --prompt, one depth")
+    return read_prompts(Path(values.prompts_file))
+
+
+def _warn_of_fixed_depth(values: Any) -> None:
+    depth = resolve_json(RunFolder(values.workdir).read_config()).depth
+    if values.exit is not None and depth.kind == "fixed":
+        print(
+            f"warning: trained at one depth (r = {depth.maximum}): the model has never been "
+            "trained to exit elsewhere",
+            file=sys.stderr,
+        )
+
+
+def _show_while_written(generator: Generator, prompt: str, arguments: dict[str, Any]) -> Result:
+    print(prompt, end="", flush=True)
+    pieces = []
+    for piece in generator.stream([prompt], **arguments):
+        print(piece.text, end="", flush=True)
+        pieces.append(piece)
+    print(flush=True)
+    return result_of(prompt, pieces)
+
+
+def _cost_line(model: ModelConfig, plan: Plan, results: list[Result], seconds: float) -> str:
+    tokens = sum(result.tokens for result in results)
+    line = (
+        f"r = {plan.recurrences}: {tokens} tokens in {seconds:.1f} s "
+        f"({tokens / seconds:.3g} a second), compilation included"
+    )
+    if plan.rule is None or not tokens:
+        return line
+    loops = [n for result in results for n in result.loops]
+    length = statistics.mean(
+        len(ids) + new for ids, new in zip(plan.prompts, plan.max_tokens, strict=True)
+    )
+    return f"{line}\n{describe_cost(model, loops, length, plan.rule, plan.recurrences)}"
 
 
 def _show(depth: int, result: Result) -> None:

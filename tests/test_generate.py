@@ -1,5 +1,6 @@
 """looped_jax.generate on run folders: what it prints, and what it refuses."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -49,9 +50,30 @@ def test_several_prompts_and_depths(run):
     assert "cache last_recurrence: 1 recurrence of 2 layers" in done.stderr
 
 
+def test_many_prompts_through_slots_into_a_file(run, tmp_path):
+    prompts, out = tmp_path / "prompts.txt", tmp_path / "texts.jsonl"
+    prompts.write_text("It\na\nIt was\n")
+    done = call(
+        f"--workdir={run.path}", f"--prompts_file={prompts}", f"--out={out}", "--max_tokens=3",
+        "--exit=change:0.5", "--slots=2", "--recurrences=3",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    results = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [result["prompt"] for result in results] == ["It", "a", "It was"]
+    assert all(len(result["loops"]) == result["tokens"] == 3 for result in results)
+    assert done.stdout == f"{out}\n"
+    assert "cache every_recurrence: 3 recurrences of 2 layers" in done.stderr
+    assert "warning: trained at one depth (r = 2)" in done.stderr
+    *_, rate, cost = done.stderr.splitlines()
+    assert rate.startswith("r = 3: 9 tokens in ")
+    assert "loops in the mean of at most 3, " in cost
+    assert cost.endswith("of uniform depth at as many loops")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--out=texts.jsonl"], "error: --prompts_file and --out are given together"),
         (["--prompt=" + "ab " * 40], "error: prompt 'ab ab ab ab ab ab ab…' has "),
         (["--recurrences=2,many"], "error: --recurrences=2,many; allowed: whole numbers"),
         (["--temperature=-1"], "error: temperature = -1.0; allowed: 0 (greedy) or more"),

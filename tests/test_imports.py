@@ -51,7 +51,10 @@ MAY_IMPORT = {
         *BASE, *OF_RUNS, "looped_jax.adaptive", "looped_jax.data", "looped_jax.model",
         "looped_jax.training.losses", "looped_jax.training.validation",
     ),
-    "looped_jax/generation": ("looped_jax.data", "looped_jax.errors", "looped_jax.model"),
+    "looped_jax/generation": (
+        "looped_jax.adaptive", "looped_jax.data", "looped_jax.errors", "looped_jax.files",
+        "looped_jax.model",
+    ),
     "looped_jax/inspection": (
         "looped_jax.evaluation", "looped_jax.generation", "looped_jax.model", "looped_jax.parallel",
     ),

@@ -147,12 +147,18 @@ class Generator:
         keys_B = (sampling or Sampling()).keys(rows or range(len(prompts)))
         return run(plan, keys_B, (sampling or Sampling()).knobs(), stop)
 
-    def generate(self, prompts: Sequence[str], **arguments: Any) -> list[Result]:
-        """The results of all rows at once; arguments as of `stream`."""
+    def texts(self, prompts: Sequence[str], **arguments: Any) -> Iterator[tuple[int, Result]]:
+        """(row, result) of each row when it has ended; arguments as of `stream`."""
         pieces: list[list[Piece]] = [[] for _ in prompts]
         for piece in self.stream(prompts, **arguments):
             pieces[piece.row].append(piece)
-        return [result_of(prompt, of_row) for prompt, of_row in zip(prompts, pieces, strict=True)]
+            if piece.finish is not None:
+                yield piece.row, result_of(prompts[piece.row], pieces[piece.row])
+
+    def generate(self, prompts: Sequence[str], **arguments: Any) -> list[Result]:
+        """The results of all rows at once; arguments as of `stream`."""
+        found = dict(self.texts(prompts, **arguments))
+        return [found[row] for row in range(len(prompts))]
 
     def _check_memory(self, plan: Plan) -> None:
         free = caches.free_bytes()

@@ -12,7 +12,7 @@ from looped_jax.adaptive.engine import Engine, Request, Size
 from looped_jax.adaptive.exits import Exits
 from looped_jax.adaptive.prefix import prefill
 from looped_jax.adaptive.rule import Rule
-from looped_jax.evaluation.exit_carry import keeping
+from looped_jax.evaluation.exits.running import keeping
 from looped_jax.generation import decoding
 from looped_jax.generation.sampling import Chooser, Sampling
 from looped_jax.model.cache import KeysValues

@@ -6,7 +6,7 @@ import pytest
 from looped_jax import parallel
 from looped_jax.data import tokenizer as tokenizers
 from looped_jax.errors import UserError
-from looped_jax.generation import decoding
+from looped_jax.generation import caches, decoding
 from looped_jax.generation.generator import Generator
 from looped_jax.generation.sampling import Sampling
 from looped_jax.model.boxes import unboxed
@@ -119,9 +119,57 @@ def test_a_split_model_generates_the_same(generator):
         assert split.generate(PROMPTS[:1], max_tokens=6, sampling=GREEDY) == expected
 
 
+def test_slots_write_what_rows_in_step_write(generator):
+    """A rule that never fires, and no rule: any number of slots, stop strings, ends."""
+    how = {"max_tokens": 8, "sampling": Sampling(seed=5)}
+    in_slots = how | {"slots": 2, "boundary": 1}
+    expected = generator.generate(PROMPTS, **how)
+    assert generator.generate(PROMPTS, exit="change:-1", **in_slots) == expected
+    assert expected[0].loops == (3,) * expected[0].tokens
+    stop = expected[0].text[1:3]
+    stopped = generator.generate(PROMPTS, stop=[stop], **in_slots)
+    assert stopped == generator.generate(PROMPTS, stop=[stop], **how)
+    assert stopped[0].finish == "stop"
+
+
+def test_loops_of_every_token_and_a_cap(generator):
+    how = {"slots": 2, "boundary": 1, "max_tokens": 8, "sampling": GREEDY}
+    first = generator.generate(PROMPTS, exit="change:9", **how)
+    assert {loop for row in first for loop in row.loops} == {1}
+    capped = generator.generate(PROMPTS, exit="change:-1,most=2", **how)
+    assert {loop for row in capped for loop in row.loops} == {2}
+    # Where every token exits after its first loop, the last recurrence is the only one.
+    assert generator.generate(PROMPTS, exit="change:9", cache="last_recurrence", **how) == first
+
+
+def test_a_row_has_the_seed_of_its_number(generator):
+    how = {"max_tokens": 5, "sampling": Sampling(seed=5)}
+    assert (
+        generator.generate(PROMPTS[2:], rows=[2], **how) == generator.generate(PROMPTS, **how)[2:]
+    )
+
+
+def test_a_cache_that_does_not_fit_is_refused(generator, monkeypatch):
+    monkeypatch.setattr(caches, "free_bytes", lambda: 2**14)
+    with pytest.raises(
+        UserError, match=r"cache of 3 x 2 x 16 tokens = .* GiB; free .*: .* or --cache=last"
+    ):
+        generator.generate(PROMPTS, exit="change:0.1", slots=2, max_tokens=4)
+    monkeypatch.setattr(caches, "free_bytes", lambda: 2**18)
+    with pytest.raises(UserError, match=r"exit 'head_kl' remembers .* GiB; allowed: up to a quar"):
+        generator.generate(PROMPTS, exit="head_kl:0.1", slots=2, max_tokens=4)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"boundary": 1}, "boundary = 1 without slots; allowed: with slots or an exit"),
+        ({"slots": 3, "boundary": 4}, "slots = 3 with boundary 4; allowed: 1 to slots"),
+        ({"slots": 0}, "slots = 0; allowed: 1 or more"),
+        ({"exit": "change:1,most=40"}, "most = 40 recurrences; allowed: up to 3, which slots hold"),
+        ({"exit": "change:1,share=0.9"}, "tokens exit one by one; allowed: a rule without share"),
+        ({"exit": "probe:0"}, "its signal is fitted on text; allowed in slots: change, accel"),
+        ({"exit": "kl:0.1"}, "exit 'kl': read through a coda"),
         ({"recurrences": 0}, "recurrences = 0; allowed: 1 or more"),
         ({"cache": "none"}, "cache 'none'; allowed: every_recurrence, last_recurrence"),
         ({"max_tokens": 0}, "max_tokens = 0; allowed: 1 or more"),
@@ -132,6 +180,12 @@ def test_a_split_model_generates_the_same(generator):
 def test_arguments_that_are_not_allowed(generator, arguments, message):
     with pytest.raises(UserError, match=message):
         generator.generate(["It"], **arguments)
+
+
+def test_hyperconnections_have_no_slots(tokenizer):
+    lanes = Generator(with_injection("hyperconnect", vocab_size=300), {}, tokenizer)
+    with pytest.raises(UserError, match="exit with injection 'hyperconnect'; allowed: linear"):
+        lanes.plan(["It"], exit="change:0.1")
 
 
 def test_prompts_that_are_not_allowed(generator):
