@@ -70,9 +70,9 @@ class Size:
     prompt: int
 
 
-def prompts_together(slots: int, requests: int) -> int:
+def prompts_together(requests: int) -> int:
     """Prompts of one prefill."""
-    return min(PROMPTS_TOGETHER, slots, requests)
+    return min(PROMPTS_TOGETHER, requests)
 
 
 class Engine:
@@ -148,7 +148,7 @@ class Engine:
         self, requests: Sequence[Request], waiting: deque[int]
     ) -> list[tuple[int, Prefix, int]]:
         """The next few requests with their prompts in a cache: (request, Prefix, row of it)."""
-        rows = prompts_together(self._size.slots, len(requests))
+        rows = prompts_together(len(requests))
         taken = [waiting.popleft() for _ in range(min(rows, len(waiting)))]
         tokens_BT = np.zeros((rows, self._size.prompt), np.int32)
         length_B = np.ones(rows, np.int32)

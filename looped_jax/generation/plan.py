@@ -111,7 +111,7 @@ def signal_bytes(model: ModelConfig, plan: Plan) -> int:
     """What the rule's signal remembers of the prompts that are run together, or of the slots."""
     assert plan.rule is not None
     signal = SIGNALS[plan.rule.signal]
-    tokens = max(plan.rows, prompts_together(plan.rows, len(plan.prompts)) * plan.prompt_bucket)
+    tokens = max(plan.rows, prompts_together(len(plan.prompts)) * plan.prompt_bucket)
     remembered = jax.eval_shape(
         lambda tokens, state: signal.init(None, tokens, state, model.vocab_size),
         jax.ShapeDtypeStruct((tokens,), jnp.int32),
