@@ -24,7 +24,7 @@ NEW = 5
 MODEL = tiny(**SANDWICH | {"core_layers": 1})
 PARAMS = random_params(MODEL)
 LOOKS = Rule.parse("change:0").looks
-NEVER, SOME = (Exits(np.float32(threshold), np.int32(R)) for threshold in (-1.0, 0.45))
+NEVER, SOME = (Exits(np.float32(threshold), np.int32(R)) for threshold in (-1.0, 0.6))
 GREEDY, HOT = Sampling(temperature=0.0), Sampling(temperature=1.0)
 NO_END = -1
 PROMPTS = [np.random.default_rng(i).integers(0, 40, size).astype(np.int32)
