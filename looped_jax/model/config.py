@@ -118,7 +118,7 @@ def isodepth_split(effective_layers: int, ends: int, recurrences: int) -> tuple[
     """Splits a fixed effective depth into (prelude, core, coda) layers for r recurrences.
 
     The iso-depth design (arXiv:2604.21106): `ends` layers stay unshared on each side and the rest
-    is looped; with one recurrence nothing is shared and all layers are booked in the core.
+    is looped; with one recurrence nothing is shared and all layers are counted in the core.
 
     Raises:
       ValueError: the recurrences do not divide the looped depth.
