@@ -84,8 +84,8 @@ class Generator:
                 f"model.vocab_size = {model.vocab_size}"
             )
         self.model, self.params, self.tokenizer, self.most = model, params, tokenizer, most
-        self._chooser = Chooser(tokenizer.vocab_size)
-        self._choose = jax.jit(self._chooser.__call__)
+        choose = self._chooser = Chooser(tokenizer.vocab_size)
+        self._choose = jax.jit(lambda *arguments: choose(*arguments))
 
     def plan(self, prompts: Sequence[str], **arguments: Any) -> Plan:
         """Checks a call and says what it will do; arguments as of `stream`, sampling left out.
