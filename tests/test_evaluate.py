@@ -1,6 +1,7 @@
 """looped_jax.evaluate on run folders: what it adds to them, and what it refuses."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -166,14 +167,14 @@ def test_flags_that_are_not_allowed(flags, message, study, monkeypatch):
         command.settings_from_flags()
 
 
-def test_the_command_line(study):
+def test_the_command_line(study, compiled):
     """One line and status 2 for a wrong call; nothing in the run folder changes."""
     before = (study / "one" / "summary.json").read_bytes()
     call = [
         sys.executable, "-m", "looped_jax.evaluate", f"--workdir={study}", "--suites=exits",
         "--policies=magic", "--recurrences=4",
     ]  # fmt: skip
-    done = subprocess.run(call, capture_output=True, text=True)
+    done = subprocess.run(call, env=os.environ | compiled, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.strip().splitlines()[-1].startswith("error: policy 'magic'; allowed: ")
     assert "Traceback" not in done.stderr

@@ -1,6 +1,7 @@
 """looped_jax.generate on run folders: what it prints, and what it refuses."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -22,12 +23,16 @@ def run(data, tmp_path_factory):
     return write_untrained_run(tmp_path_factory.mktemp("run") / "one", tiny_config(data.folder))
 
 
-def call(*arguments):
-    command = [sys.executable, "-m", "looped_jax.generate", *arguments]
-    return subprocess.run(command, capture_output=True, text=True)
+@pytest.fixture
+def call(compiled):
+    def call(*arguments):
+        command = [sys.executable, "-m", "looped_jax.generate", *arguments]
+        return subprocess.run(command, env=os.environ | compiled, capture_output=True, text=True)
+
+    return call
 
 
-def test_one_prompt_is_streamed(run):
+def test_one_prompt_is_streamed(run, call):
     done = call(f"--workdir={run.path}", "--prompt=It was", "--max_tokens=5", "--seed=2")
     assert done.returncode == 0, done.stderr
     expected = command.load(run.path).generate(["It was"], max_tokens=5, sampling=Sampling(seed=2))[
@@ -39,7 +44,7 @@ def test_one_prompt_is_streamed(run):
     assert last.startswith("r = 2: 5 tokens in ")
 
 
-def test_several_prompts_and_depths(run):
+def test_several_prompts_and_depths(run, call):
     done = call(
         f"--workdir={run.path}", "--prompt=It", "--prompt=", "--recurrences=1,3", "--max_tokens=3",
         "--cache=last_recurrence",
@@ -79,7 +84,7 @@ def test_many_prompts_through_slots_into_a_file(run, tmp_path):
         (["--temperature=-1"], "error: temperature = -1.0; allowed: 0 (greedy) or more"),
     ],
 )
-def test_a_wrong_call_is_a_line_and_status_2(run, arguments, message):
+def test_a_wrong_call_is_a_line_and_status_2(run, call, arguments, message):
     done = call(f"--workdir={run.path}", *arguments)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith(message)
