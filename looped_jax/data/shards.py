@@ -262,18 +262,21 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     vocab_size = tokenizer.count("vocab_size", least=1)
     if tokenizer.count("end_of_text_id") >= vocab_size:
         raise UserError(f"{path}: tokenizer.end_of_text_id is not below its vocab_size")
-    lengths = {name: _check_stream(manifest.section("streams").section(name)) for name in STREAMS}
+    loops = manifest.count("loop_targets")
+    names = (*STREAMS, *TARGET_STREAMS) if loops else STREAMS
+    lengths = {name: _check_stream(manifest.section("streams").section(name)) for name in names}
+    expected = {"validation-bytes": lengths["validation"]}
     for split in STREAMS[:2]:
         counts = manifest.section("splits").section(split)
-        lengths[f"{split} split"] = counts.count("tokens", least=2)
         for key in ("bytes", "documents"):
             counts.count(key, least=1)
-    for name, other in (("train", "train split"), ("validation", "validation split"),
-                        ("validation", "validation-bytes")):  # fmt: skip
-        if lengths[name] != lengths[other]:
+        expected[split] = counts.count("tokens", least=2)
+        expected[f"{split}-targets"] = loops * lengths[split]
+    for name, length in lengths.items():
+        if length != expected[name]:
             raise UserError(
-                f"{path}: {name} has {lengths[name]} numbers, {other} {lengths[other]}; allowed: "
-                "equally many"
+                f"{path}: stream {name} has length {length}; allowed by the counts: "
+                f"{expected[name]}"
             )
     return dict(manifest.table)
 
@@ -303,7 +306,8 @@ def content_digest(manifest: dict[str, Any]) -> str:
         for name, stream in manifest["streams"].items()
         for shards in [stream["shards"]]
     }
-    return sha256_of_json([manifest["format"], tokenizer, manifest["splits"], streams])
+    counts = [manifest["splits"], manifest["loop_targets"]]
+    return sha256_of_json([manifest["format"], tokenizer, counts, streams])
 
 
 def shard_files(folder: Path) -> Iterator[Path]:

@@ -144,13 +144,13 @@ def open_source(source: str, validation: str | None, text_field: str) -> Source:
     inputs = _resolve(source, text_field, "source", notes)
     fraction = _as_fraction(validation)
     if fraction is not None:
-        return Source(inputs, [], fraction, tuple(notes))
+        return Source(inputs, [], fraction, notes=tuple(notes))
     held_out = _resolve(validation, text_field, "validation", notes)
     names = {each.name for each in held_out}
     train = [each for each in inputs if each.name not in names]
     if not train:
         raise UserError(f"--validation={validation} holds out all of --source={source}")
-    return Source(train, held_out, None, tuple(notes))
+    return Source(train, held_out, None, notes=tuple(notes))
 
 
 def _resolve(spec: str, text_field: str, flag: str, notes: list[str]) -> list[Input]:

@@ -94,7 +94,10 @@ class Tokenizer:
 
     def encode_and_measure(self, texts: Sequence[str]) -> list[Encoded]:
         """Ids of several texts, on all cores, and how they cover the texts."""
-        batch = self._backend.encode_batch(list(texts), add_special_tokens=False)
+        try:
+            batch = self._backend.encode_batch(list(texts), add_special_tokens=False)
+        except Exception as error:  # the library raises no narrower class
+            raise UserError(f"{self.name} cannot spell the text: {error}") from error
         return [self._measured(text, each) for text, each in zip(texts, batch, strict=True)]
 
     def _measured(self, text: str, encoding: tokenizers.Encoding) -> Encoded:

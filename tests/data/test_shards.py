@@ -134,7 +134,7 @@ FALSE = {
     "no validation": (lambda m: m["splits"].pop("validation"), "has no key 'validation'"),
     "one token": (lambda m: m["splits"]["train"].update(tokens=1), "tokens = 1; allowed"),
     "another number of tokens": (
-        lambda m: m["splits"]["train"].update(tokens=7), "train has .* train split 7; allowed",
+        lambda m: m["splits"]["train"].update(tokens=7), "stream train has length .* counts: 7",
     ),
     "a stream of another length": (
         lambda m: m["streams"]["train"].update(length=7), "length = 7; allowed: that of its",
