@@ -7,22 +7,25 @@ at the runs and returns a Section, or None when they do not hold its data.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 
 from analysis.convergence import section as convergence_sections
 from analysis.errors import AnalysisError, NotIdentifiedError
-from analysis.exits import section as exits_sections
-from analysis.page.html import Section, page, save_figures, scientific
-from analysis.readout import section as readout_sections
+from analysis.exits.section import exits_section
+from analysis.page.characters import csv
+from analysis.page.html import page
+from analysis.page.numbers import scientific
+from analysis.page.output import add_output_arguments, write_figures, write_tables
+from analysis.page.section import Section, Text
+from analysis.page.table import Column, Table
+from analysis.readout.section import readout_section
 from analysis.scaling.allocation import allocate
 from analysis.scaling.bootstrap import UNITS
 from analysis.scaling.commands.arguments import add_fit_arguments
 from analysis.scaling.isoflop import exponents, isoflop_curves
-from analysis.scaling.show import answer_sections as scaling_sections
-from analysis.scaling.show import fit_sections
+from analysis.scaling.show import answer_sections, curve_sections, fit_sections
 from analysis.scaling.show.answer_sections import Scaling
 from analysis.scaling.show.curve_json import allocation_json, isoflop_json
 from analysis.scaling.show.fit_json import to_json as fit_json
@@ -36,8 +39,8 @@ Measurement = Callable[[RunTable], Section | None]
 MEASUREMENTS: Sequence[Measurement] = (
     convergence_sections.elastic_depth,
     convergence_sections.settling,
-    exits_sections.exits_section,
-    readout_sections.readout_section,
+    exits_section,
+    readout_section,
 )
 
 FILES = {
@@ -46,7 +49,7 @@ FILES = {
     "allocation.json": "the optimum of the law, frontiers, gaps, equivalent sizes",
     "runs.csv": "the runs, with what the law predicts for each",
     "bootstrap.csv": "the parameters of every resample",
-    "figures/": "every figure as PNG (200 dpi) and PDF",
+    "figures/": "every figure as SVG, PDF and PNG (200 dpi)",
 }
 
 
@@ -59,9 +62,10 @@ class Report:
     sections: list[Section]
     files: dict[str, str] = field(default_factory=dict)
 
-    def write(self, folder: Path) -> Path:
+    def write(self, folder: Path, tables: str | None = None) -> Path:
         """Figures and data first, the page last: where report.html stands, the rest is complete."""
-        save_figures(self.sections, folder / "figures")
+        write_figures(self.sections, folder)
+        write_tables(self.sections, folder, tables)
         for name, text in self.files.items():
             write_text(folder / name, text)
         path = folder / "report.html"
@@ -80,7 +84,7 @@ def make_report(
     """Fit, allocate and describe a study.
 
     Raises:
-        NotIdentifiedError: the runs support no joint law, and hold no other measurement either.
+        NotIdentifiedError: the runs support no law, and hold no other measurement either.
     """
     settings = settings or Settings()
     origin = provenance(runs, seed=settings.seed, command=command)
@@ -90,26 +94,26 @@ def make_report(
     except NotIdentifiedError as reason:
         if not measured:
             raise
-        missing = Section("Scaling law", f"<p>There is none for these runs: {reason}.</p>")
-        sections = [*measured, missing, fit_sections.again(origin, {})]
-        return Report("Measurements", _subtitle(runs), sections)
+        missing = Section("Scaling law", [f"There is none for these runs: {reason}."], "law")
+        return Report("Measurements", _subtitle(runs), [*measured, missing, again(origin, {})])
     files = _files(scaling, origin)
-    listed = {name: text for name, text in FILES.items() if name in files or name.endswith("/")}
-    warned = fit_sections.warnings(scaling.study)
+    study, curves = scaling.study, scaling.curves
+    found = (scaling.allocation, scaling.allocation_refused)
     sections = [
-        scaling_sections.answer(scaling),
-        *([warned] if warned else []),
-        scaling_sections.isoflop(scaling),
-        scaling_sections.allocation(scaling),
-        scaling_sections.price(scaling),
-        fit_sections.law(scaling.study),
-        fit_sections.trust(scaling.study),
+        answer_sections.answer(scaling),
+        answer_sections.warnings(study),
+        answer_sections.which_law(study),
+        curve_sections.isoflop(curves),
+        curve_sections.allocation(*found, curves, scaling.exponents),
+        curve_sections.price(scaling.allocation, curves, study.fit.law.name),
+        fit_sections.law(study),
+        fit_sections.trust(study),
         *measured,
-        fit_sections.runs(scaling.study),
-        fit_sections.again(origin, listed),
+        fit_sections.runs(study),
+        again(origin, files),
     ]
-    title = "What is one recurrence worth?"
-    return Report(title, _subtitle(scaling.study.table), sections, files)
+    there = [section for section in sections if section is not None]
+    return Report("What is one recurrence worth?", _subtitle(study.table), there, files)
 
 
 def scale(runs: RunTable, settings: Settings, *, show_progress: bool = False) -> Scaling:
@@ -126,17 +130,45 @@ def scale(runs: RunTable, settings: Settings, *, show_progress: bool = False) ->
     return Scaling(study, curves, exponents(curves), allocation, refused)
 
 
+def again(origin: Provenance, files: Mapping[str, str]) -> Section:
+    """The command, what went in, and what lies beside the report."""
+    versions = ", ".join(f"{name} {version}" for name, version in origin.versions.items())
+    facts = {
+        "input": origin.input,
+        "SHA-256 of the input": origin.sha256,
+        "seed": str(origin.seed),
+        "versions": versions,
+        "made": origin.time,
+    }
+    beside = {name: text for name, text in FILES.items() if name in files or name.endswith("/")}
+
+    def pairs(name: str, titles: tuple[str, str], of: Mapping[str, str]) -> Table:
+        columns = (Column("what", titles[0]), Column("value", titles[1]))
+        rows = [{"what": what, "value": value} for what, value in of.items()]
+        return Table(name, "", columns, rows)
+
+    return Section(
+        "How to run it again",
+        [
+            Text(origin.command or "(made from Python, not by a command)", "command"),
+            pairs("provenance", ("made from", ""), facts),
+            pairs("files", ("file beside this report", "holds"), beside),
+        ],
+        anchor="again",
+    )
+
+
 def _files(scaling: Scaling, origin: Provenance) -> dict[str, str]:
     study = scaling.study
     files = {
         "fit.json": dumps(fit_json(study, origin)),
         "isoflop.json": dumps(isoflop_json(scaling.curves, scaling.exponents, origin)),
-        "runs.csv": study.predictions().to_csv(index=False),
+        "runs.csv": csv(study.predictions()),
     }
     if scaling.allocation is not None:
         files["allocation.json"] = dumps(allocation_json(scaling.allocation, origin))
     if study.bootstrap is not None:
-        files["bootstrap.csv"] = study.bootstrap.estimates.to_csv(index=False)
+        files["bootstrap.csv"] = csv(study.bootstrap.estimates)
     return files
 
 
@@ -146,8 +178,8 @@ def _subtitle(runs: RunTable) -> str:
     span = scientific(budgets[0])
     if len(budgets) > 1:
         span = f"{len(budgets)} budgets from {span} to {scientific(budgets[-1])}"
-    name = escape(runs.source.resolve().name)
-    return f"{name} · {len(runs)} runs · r = {values} · {span} training FLOPs"
+    n = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
+    return f"{runs.source.resolve().name} · {n} · r = {values} · {span} training FLOPs"
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -155,11 +187,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "report",
         help="one self-contained HTML page, with figures and tables",
-        description="Fit RUNS and write report.html, its figures as PNG and PDF, and its numbers "
-        "as JSON and CSV to the output folder.",
+        description="Fit RUNS and write report.html, its figures as SVG, PDF and PNG, and its "
+        "numbers as JSON and CSV to the output folder.",
     )
     add_table_arguments(parser)
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
+    add_output_arguments(parser)
     add_fit_arguments(parser)
     parser.add_argument(
         "--unit",
@@ -178,4 +210,4 @@ def run(args: argparse.Namespace) -> None:
     )
     runs = read_table(args)
     report = make_report(runs, settings, command=args.command, show_progress=True)
-    print(f"wrote {report.write(args.out)}")
+    print(f"wrote {report.write(args.out, args.tables)}")

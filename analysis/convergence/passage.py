@@ -7,22 +7,21 @@ from dataclasses import dataclass
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from analysis.convergence.results import Convergence
 from analysis.errors import AnalysisError
-from analysis.page.style import GREY, new_figure, styled
+from analysis.page.style import GREY, PAGE, WARM, drawable, literal, new_figure, styled
 
 TOKENS = 320
-LINE_CHARACTERS = 104
 LINE_INCHES = 0.19
-WIDTH = 7.2
-#: At this size a character of DejaVu Sans Mono is as wide as a column.
-FONT_SIZE = WIDTH * 72 / LINE_CHARACTERS / 0.602
+#: A character of DejaVu Sans Mono at FONT_SIZE is so wide.
+CHARACTER_INCHES, FONT_SIZE, FAMILY = PAGE / 104, PAGE / 104 * 72 / 0.602, "DejaVu Sans Mono"
 #: What stands for characters that take no room of their own.
-SHOWN = {"\n": "↵", "\t": "⇥", "�": "·"}
+SHOWN = {"\n": "↵", "\t": "⇥", "\N{REPLACEMENT CHARACTER}": "·"}
 
 
 @dataclass(frozen=True)
@@ -60,51 +59,41 @@ def settling_loops(kl_NR: np.ndarray, epsilon: float) -> np.ndarray:
 
 
 @styled
-def heat_map(text: Passage) -> Figure:
+def heat_map(text: Passage, width: float = PAGE) -> Figure:
     """The passage as lines of text on coloured ground, with the scale of loops below."""
-    lines = _lines(text.texts)
+    characters = int(width / CHARACTER_INCHES)
+    lines = _lines(text.texts, characters)
     height = LINE_INCHES * len(lines) + 0.75
-    fig = new_figure(WIDTH, height)
+    fig = new_figure(width, height)
     fig.set_layout_engine("none")
     ax = fig.add_axes((0.0, 0.62 / height, 1.0, LINE_INCHES * len(lines) / height))
-    ax.set_xlim(0, LINE_CHARACTERS)
+    ax.set_xlim(0, characters)
     ax.set_ylim(len(lines), 0)
     ax.set_axis_off()
-    colours = _colours(text.recurrences)
+    # A colour for each of loops 2 … R, light to dark: the deeper, the darker.
+    spread = np.linspace(0.05, 0.95, max(1, text.recurrences - 1))
+    colours = matplotlib.colormaps["viridis_r"](spread)
     for row, line in enumerate(lines):
-        for column, characters, token in line:
-            _draw(ax, row, column, characters, int(text.loops[token]), text.recurrences, colours)
+        for column, shown, token in line:
+            loop = int(text.loops[token])
+            _draw(ax, row, column, shown, colours[loop - 2] if loop <= text.recurrences else None)
     _scale(fig, height, text, colours)
     return fig
 
 
-def _draw(ax, row, column, characters, loop, recurrences, colours) -> None:
-    settled = loop <= recurrences
-    face = colours[loop - 2] if settled else "white"
-    ax.add_patch(
-        Rectangle(
-            (column, row + 0.06),
-            len(characters),
-            0.88,
-            facecolor=face,
-            edgecolor="white" if settled else "#d55e00",
-            linewidth=0.4 if settled else 0.9,
-        )
-    )
-    dark = settled and float(np.dot(face[:3], (0.299, 0.587, 0.114))) < 0.5
+def _draw(ax: Axes, row: int, column: int, characters: str, face: np.ndarray | None) -> None:
+    """A token on its colour, or framed without one."""
+    edge = {"edgecolor": WARM, "linewidth": 0.9} if face is None else {"linewidth": 0}
+    corner, size = (column, row + 0.06), (len(characters), 0.88)
+    ax.add_patch(Rectangle(corner, *size, facecolor="white" if face is None else face, **edge))
+    dark = face is not None and float(np.dot(face[:3], (0.299, 0.587, 0.114))) < 0.5
     ax.text(
-        column,
-        row + 0.53,
-        characters.replace(" ", "\N{NO-BREAK SPACE}"),
-        family="DejaVu Sans Mono",
-        fontsize=FONT_SIZE,
-        ha="left",
-        va="center",
-        color="white" if dark else "#1c1c1c",
-    )
+        column, row + 0.53, characters.replace(" ", "\N{NO-BREAK SPACE}"), family=FAMILY,
+        fontsize=FONT_SIZE, va="center", color="white" if dark else "#1c1c1c", parse_math=False,
+    )  # fmt: skip
 
 
-def _scale(fig: Figure, height: float, text: Passage, colours: Sequence) -> None:
+def _scale(fig: Figure, height: float, text: Passage, colours: np.ndarray) -> None:
     ax = fig.add_axes((0.06, 0.36 / height, 0.55, 0.12 / height))
     loops = np.arange(2, text.recurrences + 1)
     ax.imshow(loops[None], aspect="auto", cmap=ListedColormap(list(colours)), interpolation="none")
@@ -115,40 +104,28 @@ def _scale(fig: Figure, height: float, text: Passage, colours: Sequence) -> None
     ax.set_frame_on(False)
     ax.tick_params(length=2, labelsize=7.5)
     ax.set_xlabel(f"loop from which KL stays below {text.epsilon:g} nats", fontsize=8)
-    ax.text(
-        1.06,
-        0.5,
-        "framed: not settled" if (text.loops > text.recurrences).any() else "",
-        transform=ax.transAxes,
-        va="center",
-        fontsize=7.5,
-        color="#d55e00",
-    )
-    fig.text(0.99, 0.06 / height, text.run, ha="right", fontsize=7.5, color=GREY)
+    if (text.loops > text.recurrences).any():
+        where = ax.transAxes
+        ax.text(1.06, 0.5, "framed: not settled", transform=where, color=WARM, fontsize=7.5)
+    fig.text(0.99, 0.06 / height, literal(text.run), ha="right", fontsize=7.5, color=GREY)
 
 
-def _colours(recurrences: int) -> list:
-    """A colour for each of loops 2 … R, light to dark: the deeper, the darker."""
-    viridis = matplotlib.colormaps["viridis_r"]
-    return [viridis(0.05 + 0.9 * i / max(1, recurrences - 2)) for i in range(recurrences - 1)]
-
-
-def _lines(texts: Sequence[str]) -> list[list[tuple[int, str, int]]]:
+def _lines(texts: Sequence[str], most: int) -> list[list[tuple[int, str, int]]]:
     """(column, characters, token) by line; a token moves to the next line whole, as a word does."""
     lines: list[list[tuple[int, str, int]]] = [[]]
     column = 0
     for token, text in enumerate(texts):
-        shown = "".join(SHOWN.get(character, character) for character in text) or "∅"
+        shown = drawable("".join(SHOWN.get(c, c) for c in text), FAMILY) or "∅"
         word = len(shown)
         for following in texts[token + 1 :]:
             if not following[:1].isalpha():
                 break
             word += len(following)
-        if column and column + min(word, LINE_CHARACTERS) > LINE_CHARACTERS:
+        if column and column + min(word, most) > most:
             lines.append([])
             column = 0
-        lines[-1].append((column, shown[:LINE_CHARACTERS], token))
-        column += min(len(shown), LINE_CHARACTERS)
+        lines[-1].append((column, shown[:most], token))
+        column += min(len(shown), most)
         if "\n" in text:
             lines.append([])
             column = 0

@@ -1,9 +1,10 @@
-"""The part of a report about elastic depth: loss at every depth, and where tokens settle."""
+"""Elastic depth in words, tables and figures: loss at every depth, and where tokens settle."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
+from functools import partial
+from typing import Any
 
 from analysis.convergence import figures
 from analysis.convergence.passage import heat_map, passage
@@ -11,12 +12,15 @@ from analysis.convergence.results import (
     Convergence,
     Elasticity,
     SaturationTest,
+    Settling,
     convergence,
     elasticity,
     saturation_test,
     usual_epsilon,
 )
-from analysis.page.html import PageFigure, Section, folded, table
+from analysis.page.numbers import listed, shown
+from analysis.page.section import Folded, PageFigure, Section
+from analysis.page.table import Column, Table
 from analysis.tables.measured import measured
 from analysis.tables.runs import RunTable
 
@@ -24,6 +28,12 @@ MAX_PASSAGES = 4
 UNITS = {
     "document": "documents of the held-out text",
     "window": "windows of the held-out text, since it has few documents",
+}
+#: Ways in which tokens are grouped beside their type.
+GROUPINGS = {
+    "loss": "loss of the token at the training mean (nats)",
+    "position": "position in the window (tokens)",
+    "frequency": "occurrences of the predicted token in the training text",
 }
 
 
@@ -33,74 +43,92 @@ def elastic_depth(runs: RunTable) -> Section | None:
     if not models:
         return None
     test = saturation_test(models)
-    sentences = [*map(verdict, models), *([hypothesis(test)] if test else [])]
-    html = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
+    table = elasticity_table(models)
+    figure = PageFigure(
+        "elasticity",
+        partial(figures.elasticity, models),
+        "Left: loss of each model run with more or fewer recurrences than it was trained with. "
+        "Right: the same loss minus that at the training mean, on the same text, with its 95 % "
+        f"interval (bootstrap over {UNITS[models[0].unit]}).",
+        f"Two line charts of {listed([model.run for model in models])}: validation loss against "
+        "recurrences, and its difference to the loss at the training mean.",
+    )
     return Section(
         "One model at every depth",
-        html + _elasticity_table(models),
-        [
-            PageFigure(
-                "elasticity",
-                figures.elasticity(models),
-                "Left: loss of each model run with more or fewer recurrences than it was trained "
-                "with. Right: the same loss minus that at the training mean, on the same text, "
-                f"with its 95 % interval (bootstrap over {UNITS[models[0].unit]}).",
-            )
-        ],
+        [*map(verdict, models), *([hypothesis(test)] if test else []), table, figure],
         anchor="elastic-depth",
+        numbers={
+            "depth": table,
+            "saturation_hypothesis": test
+            and {"runs": test.runs, "slope": test.slope, "holds": test.holds},
+        },
     )
 
 
-def settling(runs: RunTable, epsilon: float | None = None) -> Section | None:
+def settling(runs: RunTable, epsilon: float | None = None, first_token: int = 0) -> Section | None:
     """Convergence from loop to loop of every run that was measured; None where none was."""
     models = [convergence(each) for each in measured(runs, "convergence")]
     if not models:
         return None
     epsilon = usual_epsilon(models) if epsilon is None else epsilon
-    html = "".join(f"<p>{escape(sentence)}</p>" for sentence in decay(models, epsilon))
+    groups = [group_table(models, epsilon, name) for name in GROUPINGS]
     return Section(
         "Where each token settles",
-        html + _settling_table(models, epsilon),
-        convergence_page_figures(models, epsilon),
-        folded("By loss, position and frequency", _group_tables(models, epsilon)),
+        [
+            *decay(models, epsilon),
+            settling_table(models, epsilon),
+            *page_figures(models, epsilon, first_token),
+            Folded("By loss, position and frequency", groups),
+        ],
         anchor="settling",
+        numbers={"epsilon": epsilon, "convergence": [_record(each, epsilon) for each in models]},
     )
 
 
-def convergence_page_figures(models: Sequence[Convergence], epsilon: float) -> list[PageFigure]:
+def page_figures(models: Sequence[Convergence], epsilon: float, start: int) -> list[PageFigure]:
     """Every figure about convergence, passages included."""
-    unit = UNITS[models[0].unit]
-    page_figures = [
+    unit, runs = UNITS[models[0].unit], listed([model.run for model in models])
+    drawn = [
         PageFigure(
             "kl_per_loop",
-            figures.kl_per_loop(models),
+            partial(figures.kl_per_loop, models),
             "How far the output distribution of a token moves with each loop: quantiles over "
             "tokens. A straight line on this scale is a fixed factor per loop.",
+            f"Line charts of {runs}: KL divergence between successive loops, falling with the "
+            "loop, on a logarithmic axis, with bands of its quantiles over tokens.",
         ),
         PageFigure(
             "settling",
-            figures.settling(models, epsilon),
+            partial(figures.settling, models, epsilon),
             f"The loop from which the divergence stays below {epsilon:g} nats, by the kind of "
             "token that is predicted. Orange: tokens that have not settled in all loops that were "
             "run. The first loop that can be compared is the second.",
+            f"Histograms of {runs}: share of tokens that settle at each loop, by kind of token.",
         ),
         PageFigure(
             "motion",
-            figures.motion(models),
+            partial(figures.motion, models),
             "What still moves: the most likely token, the state relative to its size, and its "
             f"direction. Means over tokens with 95 % intervals (bootstrap over {unit}).",
+            f"Three line charts of {runs} against the loop: share of tokens whose most likely "
+            "prediction changed, relative change of the state, angle of the state to the one "
+            "before.",
         ),
     ]
     for model in models[:MAX_PASSAGES]:
-        page_figures.append(
+        text = passage(model, epsilon, start)
+        mean = text.loops.mean()
+        drawn.append(
             PageFigure(
                 f"passage_{model.run}",
-                heat_map(passage(model, epsilon)),
-                f"The held-out text as {escape(model.run)} reads it: each token coloured by the "
-                "loop at which its prediction settled.",
+                partial(heat_map, text),
+                f"The held-out text as {model.run} reads it: each token coloured by the loop at "
+                "which its prediction settled.",
+                f"A passage of {len(text.texts)} tokens coloured by the loop at which each "
+                f"settled in {model.run}: loop {mean:.1f} in the mean.",
             )
         )
-    return page_figures
+    return drawn
 
 
 def verdict(model: Elasticity) -> str:
@@ -162,78 +190,114 @@ def decay(models: Sequence[Convergence], epsilon: float) -> list[str]:
     return sentences
 
 
-def _elasticity_table(models: Sequence[Elasticity]) -> str:
-    def row(model: Elasticity) -> list[str]:
-        depths = [model.depths[0], model.mean / 2, 2 * model.mean, 4 * model.mean]
-        at_mean = model.at(model.mean)[0]
-        loss = model.loss[list(model.depths).index(at_mean)]
-        return [
-            model.run,
-            f"{model.mean:g}",
-            loss.text(3),
-            *[f"{difference.text(4)} (r = {depth})" for depth, difference in map(model.at, depths)],
-            model.saturation.text(1),
-        ]
+def elasticity_table(models: Sequence[Elasticity]) -> Table:
+    """Loss at the training mean and its difference to it at four other depths."""
+    places = (
+        ("first", "first depth", 0.0),
+        ("half", "mean / 2", 0.5),
+        ("twice", "2 × mean", 2.0),
+        ("fourfold", "4 × mean", 4.0),
+    )
 
-    header = ("run", "mean", "loss at the mean", "first depth", "mean / 2", "2 × mean", "4 × mean",
-              "saturation depth")  # fmt: skip
-    return table(
-        header,
-        [row(model) for model in models],
-        caption="Loss in nats at the training mean and differences to it at other depths, each "
-        "with its 95 % interval.",
+    def at_depth(at: dict[str, Any]) -> str:
+        return f"{shown(at['difference'], '.4f')} (r = {at['depth']})"
+
+    def record(model: Elasticity) -> dict[str, Any]:
+        return {
+            "run": model.run,
+            "sampled": model.sampled,
+            "training_mean": model.mean,
+            "measurably_worse_than_mean_until": model.improves_until,
+            "monotone_to_mean": model.is_monotone_to_mean,
+            "saturation_depth": model.saturation,
+            "saturation_over_mean": model.ratio,
+            "loss_at_mean": model.loss[list(model.depths).index(model.at(model.mean)[0])],
+            "deepest": _at(model, float(model.depths[-1])),
+            **{key: _at(model, factor * model.mean) for key, _, factor in places},
+        }
+
+    return Table(
+        "depth",
+        "Loss in nats at the training mean and differences to it at other depths, each with its "
+        "95 % interval.",
+        (
+            Column("run", "run"),
+            Column("training_mean", "mean", "g"),
+            Column("loss_at_mean", "loss at the mean", ".3f"),
+            *(Column(key, title, at_depth) for key, title, _ in places),
+            Column("saturation_depth", "saturation depth", ".1f"),
+        ),
+        [record(model) for model in models],
     )
 
 
-def _settling_table(models: Sequence[Convergence], epsilon: float) -> str:
-    rows = []
-    for model in models:
-        whole = model.at(epsilon)
-        for name, part in {"all": whole, **whole.groups["type"]}.items():
-            rows.append(
-                [
-                    model.run,
-                    name,
-                    f"{part.tokens:,}",
-                    _median(part, model.recurrences),
-                    part.tail_at_mean.text(3),
-                    f"{part.unsettled / part.tokens:.3f}",
-                ]
-            )
-    return table(
-        ("run", "tokens", "number", "median loop", "unsettled at the mean", "at the last loop"),
+def _at(model: Elasticity, depth: float) -> dict[str, Any]:
+    nearest, difference = model.at(depth)
+    return {"depth": nearest, "difference": difference}
+
+
+def settling_table(models: Sequence[Convergence], epsilon: float) -> Table:
+    """Settling by kind of token."""
+    rows = [
+        _group(model, name, part)
+        for model in models
+        for name, part in {
+            "all": model.at(epsilon),
+            **model.at(epsilon).groups["type"],
+        }.items()
+    ]
+    return Table(
+        "settling",
+        f"Loop from which KL stays below {epsilon:g} nats, by the kind of token that is predicted, "
+        "with 95 % intervals. No median: most of the tokens never settle.",
+        (*_columns("tokens", "number"), Column("unsettled", "at the last loop", ".3f")),
         rows,
-        caption=f"Loop from which KL stays below {epsilon:g} nats, by the kind of token that is "
-        "predicted, with 95 % intervals.",
     )
 
 
-def _group_tables(models: Sequence[Convergence], epsilon: float) -> str:
-    named = {
-        "loss": "loss of the token at the training mean (nats)",
-        "position": "position in the window (tokens)",
-        "frequency": "occurrences of the predicted token in the training text",
+def group_table(models: Sequence[Convergence], epsilon: float, grouping: str) -> Table:
+    """Settling by another grouping of the tokens."""
+    rows = [
+        _group(model, name, part)
+        for model in models
+        for name, part in model.at(epsilon).groups[grouping].items()
+    ]
+    return Table(f"settling_by_{grouping}", "", _columns(GROUPINGS[grouping], "tokens"), rows)
+
+
+def _columns(group: str, number: str) -> tuple[Column, ...]:
+    return (
+        Column("run", "run"),
+        Column("group", group),
+        Column("tokens", number, ","),
+        Column("median", "median loop", ".0f"),
+        Column("tail_at_mean", "unsettled at the mean", ".3f"),
+    )
+
+
+def _group(model: Convergence, name: str, part: Settling) -> dict[str, Any]:
+    return {
+        "run": model.run,
+        "group": name,
+        "tokens": part.tokens,
+        "median": part.median if part.median.value <= model.recurrences else None,
+        "tail_at_mean": part.tail_at_mean,
+        "unsettled": part.unsettled / part.tokens,
     }
-    html = ""
-    for grouping, label in named.items():
-        rows = [
-            [
-                model.run,
-                name,
-                f"{part.tokens:,}",
-                _median(part, model.recurrences),
-                part.tail_at_mean.text(3),
-            ]
-            for model in models
-            for name, part in model.at(epsilon).groups[grouping].items()
-        ]
-        header = ("run", label, "tokens", "median loop", "unsettled at the mean")
-        html += table(header, rows)
-    return html
 
 
-def _median(part, recurrences: int) -> str:
-    """The median loop, or that half of the tokens have not settled."""
-    if part.median.value > recurrences:
-        return f"> {recurrences}"
-    return part.median.text(0)
+def _record(model: Convergence, epsilon: float) -> dict[str, Any]:
+    """What JSON holds of a run; the measurements themselves stand in its summary."""
+    whole = model.at(epsilon)
+    return {
+        "run": model.run,
+        "training_mean": model.mean,
+        "recurrences": model.recurrences,
+        "decades_per_loop": model.decades_per_loop,
+        "median": whole.median,
+        "tail_at_mean": whole.tail_at_mean,
+        "by_type": {
+            name: {"tokens": part.tokens, "median": part.median, "tail_at_mean": part.tail_at_mean}
+            for name, part in whole.groups["type"].items()
+        },
+    }

@@ -1,13 +1,17 @@
-"""The part of a report about exits: what stopping tokens early saves, with the tests' own cost."""
+"""What stopping tokens early saves, with the tests' own cost: in words, tables and figures."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
+from dataclasses import asdict
+from functools import partial
+from typing import Any
 
+from analysis.estimate import Estimate
 from analysis.exits import figures
-from analysis.exits.results import CARRIES, UNIFORM, Exits, exits, verdict
-from analysis.page.html import PageFigure, Section, folded, table
+from analysis.exits.results import CARRIES, UNIFORM, Exits, Verdict, exits, verdict
+from analysis.page.section import Folded, PageFigure, Section
+from analysis.page.table import Column, Table
 from analysis.tables.measured import measured
 from analysis.tables.runs import RunTable
 
@@ -20,45 +24,55 @@ def exits_section(runs: RunTable) -> Section | None:
     models = [exits(each) for each in measured(runs, "exits")]
     if not models:
         return None
-    sentences = [sentence for model in models for sentence in in_words(model)]
-    html = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
-    page_figures = []
-    for model in models:
-        page_figures += exit_figures(model)
     return Section(
         "Stopping tokens early",
-        html + _verdict_table(models) + _equal_quality_table(models) + _cost_table(models),
-        page_figures,
-        folded("Every point", _point_tables(models)),
+        [
+            *(sentence for model in models for sentence in in_words(model)),
+            verdict_table(models),
+            quality_table(models),
+            *(figure for model in models for figure in exit_figures(model)),
+            Folded("What the parts cost", [cost_table(models)]),
+            Folded("Every point", [point_table(model) for model in models]),
+        ],
         anchor="exits",
+        numbers={"runs": [_record(model) for model in models]},
     )
 
 
 def exit_figures(model: Exits) -> list[PageFigure]:
-    """Both figures of a run."""
+    """The frontier of a run, and its carries beside each other where there are several."""
     compared = [name for name in COMPARED if name in model.policies]
     drawn = [
         PageFigure(
             f"frontier_{model.run}",
-            figures.frontier(model),
-            f"Loss above that of all {model.recurrences} loops, for {escape(model.run)}; "
-            f"{escape(CARRIES.get(model.shown_carry, model.shown_carry))}. Left against mean "
-            "loops, where the oracles are bounds; right against forward FLOPs with the exit tests "
-            f"included. Lower and further left is better; 95 % intervals over {model.unit}s, "
-            "paired with full depth.",
+            partial(figures.frontier, model),
+            f"Loss above that of all {model.recurrences} loops, for {model.run}; "
+            f"{in_full(model.shown_carry)}. Against mean loops, where the oracles are bounds, and "
+            "against forward FLOPs with the exit tests included. Lower and further left is better; "
+            f"95 % intervals over {model.unit}s, paired with full depth.",
+            f"Two line charts of {model.run}: loss above full depth against mean loops per token "
+            f"and against forward FLOPs per token, a line for each of {len(model.policies)} "
+            f"policies: {', '.join(model.policies)}.",
         )
     ]
     if compared and len(model.carries) > 1:
         drawn.append(
             PageFigure(
                 f"carries_{model.run}",
-                figures.carries(model, compared),
+                partial(figures.carries, model, compared),
                 "What exited tokens show to others: "
-                + "; ".join(f"{name}: {CARRIES.get(name, name)}" for name in model.carries)
+                + "; ".join(f"{name}: {in_full(name)}" for name in model.carries)
                 + ".",
+                f"Line charts of {model.run}: loss above full depth against mean loops for the "
+                f"policies {', '.join(compared)}, a line for each of {', '.join(model.carries)}.",
             )
         )
     return drawn
+
+
+def in_full(carry: str) -> str:
+    """What others see of an exited token, in words where there are any."""
+    return CARRIES.get(carry, carry)
 
 
 def in_words(model: Exits) -> list[str]:
@@ -78,91 +92,148 @@ def in_words(model: Exits) -> list[str]:
     return sentences
 
 
-def _verdict_table(models: Sequence[Exits]) -> str:
+def verdict_table(models: Sequence[Exits]) -> Table:
+    """How often a policy beats uniform depth, at equal loops and at equal FLOPs."""
     rows = []
     for model in models:
         for policy in model.policies:
             if policy == UNIFORM or policy.startswith("oracle"):
                 continue
-            row = [model.run, policy]
+            row = {"run": model.run, "policy": policy}
             for cost in ("loops", "flops"):
                 at = verdict(model, policy, model.shown_carry, cost)
-                row += [f"{at.better} of {at.compared}", f"{at.worse} of {at.compared}"]
+                row[f"{cost}_better"] = f"{at.better} of {at.compared}"
+                row[f"{cost}_worse"] = f"{at.worse} of {at.compared}"
             rows.append(row)
-    carry = models[0].shown_carry
-    return table(
-        ("run", "policy", "equal loops: better", "worse", "equal FLOPs: better", "worse"),
+    return Table(
+        "exits_against_uniform",
+        "Against uniform depth: thresholds whose loss is lower or higher beyond the 95 % interval "
+        "of the difference, tests of the policy included in FLOPs. Exited tokens: "
+        f"{in_full(models[0].shown_carry)}.",
+        (
+            Column("run", "run"),
+            Column("policy", "policy"),
+            Column("loops_better", "equal loops: better", str),
+            Column("loops_worse", "worse", str),
+            Column("flops_better", "equal FLOPs: better", str),
+            Column("flops_worse", "worse", str),
+        ),
         rows,
-        caption="Against uniform depth: thresholds whose loss is lower or higher beyond the 95 % "
-        f"interval of the difference, tests of the policy included in FLOPs. Exited tokens: "
-        f"{CARRIES.get(carry, carry)}.",
     )
 
 
-def _equal_quality_table(models: Sequence[Exits]) -> str:
-    rows = [
+def quality_table(models: Sequence[Exits]) -> Table:
+    """What each policy needs for 99 % of what uniform depth brings."""
+    return Table(
+        "exits_at_equal_quality",
+        "At equal quality: what each policy needs for 99 % of what uniform depth brings, over what "
+        "uniform depth needs, with 95 % intervals; reached: share of resamples in which some "
+        "threshold gets there. Below 1 is a saving.",
+        (
+            Column("run", "run"),
+            Column("policy", "policy"),
+            Column("loops", "mean loops", ".2f"),
+            Column("loops_over_uniform", "loops / uniform", ".2f"),
+            Column("flops_over_uniform", "FLOPs / uniform", ".2f"),
+            Column("share_reached", "reached", ".0%"),
+        ),
         [
-            model.run,
-            each.policy,
-            _or_dash(each.loops.value, each.loops.text(2)),
-            _or_dash(each.loops_over_uniform.value, each.loops_over_uniform.text(2)),
-            _or_dash(each.flops_over_uniform.value, each.flops_over_uniform.text(2)),
-            f"{each.share_reached:.0%}",
-        ]
-        for model in models
-        for each in model.equal_quality
-        if each.carry == model.shown_carry
-    ]
-    return table(
-        ("run", "policy", "mean loops", "loops / uniform", "FLOPs / uniform", "reached"),
-        rows,
-        caption="At equal quality: what each policy needs for 99 % of what uniform depth brings, "
-        "over what uniform depth needs, with 95 % intervals; reached: share of resamples in which "
-        "some threshold gets there. Below 1 is a saving.",
+            {"run": model.run, **vars(each)}
+            for model in models
+            for each in model.equal_quality
+            if each.carry == model.shown_carry
+        ],
     )
 
 
-def _cost_table(models: Sequence[Exits]) -> str:
+def cost_table(models: Sequence[Exits]) -> Table:
+    """Forward FLOPs of the parts of a model and of the exit tests."""
     rows = []
     for model in models:
-        loop = model.costs["recurrence"]
-        for name, flops in model.costs.items():
-            rows.append([model.run, name, f"{flops:,.0f}", f"{flops / loop:.3f}"])
-        for policy, flops in model.tests.items():
-            if flops:
-                rows.append([model.run, f"test: {policy}", f"{flops:,.0f}", f"{flops / loop:.3f}"])
-    return folded(
-        "What the parts cost",
-        table(("run", "part", "forward FLOPs per token", "in loops"), rows),
+        tests = {f"test: {policy}": flops for policy, flops in model.tests.items() if flops}
+        for name, flops in {**model.costs, **tests}.items():
+            loops = flops / model.costs["recurrence"]
+            rows.append({"run": model.run, "part": name, "flops": flops, "loops": loops})
+    return Table(
+        "exit_costs",
+        "",
+        (
+            Column("run", "run"),
+            Column("part", "part"),
+            Column("flops", "forward FLOPs per token", ",.0f"),
+            Column("loops", "in loops", ".3f"),
+        ),
+        rows,
     )
 
 
-def _point_tables(models: Sequence[Exits]) -> str:
-    html = ""
-    for model in models:
-        rows = [
-            [
-                point.policy,
-                point.carry,
-                f"{point.threshold:.4g}",
-                point.mean_loops.text(2),
-                point.loss.text(4),
-                point.against_full_depth.text(4),
-                f"{point.agreement.value:.3f}",
-                f"{point.flops.value:,.0f}",
-                f"{point.test_share:.0%}",
-                _or_dash(point.against_uniform_loops.value, point.against_uniform_loops.text(4)),
-                _or_dash(point.against_uniform_flops.value, point.against_uniform_flops.text(4)),
-            ]
-            for point in model.points
-        ]
-        header = (
-            "policy", "carry", "threshold", "mean loops", "loss", "− full depth",
-            "same argmax", "FLOPs", "tests", "− uniform, equal loops", "− uniform, equal FLOPs",
-        )  # fmt: skip
-        html += table(header, rows, caption=f"{escape(model.run)}: nats, 95 % intervals.")
-    return html
+def point_table(model: Exits) -> Table:
+    """Every point of a run."""
+    return Table(
+        f"exit_points_{model.run}",
+        f"{model.run}: nats, 95 % intervals.",
+        (
+            Column("policy", "policy"),
+            Column("carry", "carry"),
+            Column("threshold", "threshold", ".4g"),
+            Column("mean_loops", "mean loops", ".2f"),
+            Column("loss", "loss", ".4f"),
+            Column("against_full_depth", "− full depth", ".4f"),
+            Column("agreement", "same argmax", ".3f"),
+            Column("flops", "FLOPs", ",.0f"),
+            Column("test_share", "tests", ".0%"),
+            Column("against_uniform_loops", "− uniform, equal loops", ".4f"),
+            Column("against_uniform_flops", "− uniform, equal FLOPs", ".4f"),
+        ),
+        [vars(point) for point in model.points],
+    )
 
 
-def _or_dash(value: float, text: str) -> str | None:
-    return None if value != value else text
+def _record(model: Exits) -> dict[str, Any]:
+    """What JSON holds of a run; its points stand in its summary."""
+    return {
+        "run": model.run,
+        "training_mean": model.mean,
+        "recurrences": model.recurrences,
+        "carry": model.shown_carry,
+        "test_over_loop": {
+            name: flops / model.costs["recurrence"] for name, flops in model.tests.items()
+        },
+        "against_uniform": [
+            _verdict_record(verdict(model, policy, carry, cost), cost)
+            for carry in model.carries
+            for policy in model.policies
+            for cost in ("loops", "flops")
+        ],
+        "at_equal_quality": [
+            asdict(each)
+            | {
+                "loops_over_uniform": _or_null(each.loops_over_uniform),
+                "flops_over_uniform": _or_null(each.flops_over_uniform),
+            }
+            for each in model.equal_quality
+        ],
+        "probe_area_under_roc": model.probe_quality,
+    }
+
+
+def _verdict_record(found: Verdict, cost: str) -> dict[str, Any]:
+    best = found.best
+    return {
+        "policy": found.policy,
+        "carry": found.carry,
+        "equal": cost,
+        "better": found.better,
+        "worse": found.worse,
+        "compared": found.compared,
+        "best": best
+        and {
+            "threshold": best.threshold,
+            "mean_loops": best.mean_loops.value,
+            "difference": getattr(best, f"against_uniform_{cost}"),
+        },
+    }
+
+
+def _or_null(value: Estimate) -> Estimate | None:
+    return None if value.ci95 is None else value

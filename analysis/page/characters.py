@@ -22,11 +22,6 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def literal(text: str) -> str:
-    """For a label of a figure: a dollar sign is a dollar sign, no mathematics."""
-    return printable(text).replace("$", r"\$")
-
-
 def csv(frame: pd.DataFrame) -> str:
     """CSV whose cells are values and never formulas: text that begins like one gets a ``'``."""
     return frame.rename(columns=no_formula).map(no_formula).to_csv(index=False)

@@ -22,9 +22,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.font_manager import findfont, get_font
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from analysis.page.characters import printable
+from analysis.page.numbers import compact, scientific
 from analysis.tables.files import write_bytes
 
 # Okabe & Ito, "Color universal design" (2008); its yellow is left out, it vanishes on white paper.
@@ -44,6 +47,7 @@ _LINES: tuple[Any, ...] = (
 GREY = "#6b6b6b"
 ACCENT = "#0072B2"
 BAND = "#d9e6f2"
+WARM = "#d55e00"
 
 STYLE: Any = {
     "font.family": "DejaVu Sans",
@@ -68,6 +72,10 @@ STYLE: Any = {
     "svg.hashsalt": "analysis",  # the same figure twice is the same file
 }
 PNG_DPI = 200
+#: Widths in inches of a figure on a page, and on a phone, where its parts stand below each other.
+PAGE, PHONE = 7.2, 3.6
+#: Of a legend: the height of a row, and the width of a character (inches).
+LEGEND_ROW, CHARACTER = 0.3, 0.068
 
 
 def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
@@ -84,6 +92,22 @@ def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
 def new_figure(width: float, height: float) -> Figure:
     """An empty figure (inches) whose parts arrange themselves."""
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def panels(
+    width: float, count: int, columns: int, height: float, narrow: int = 1, **options: Any
+) -> tuple[Figure, list[Axes]]:
+    """`count` axes of `height` inches each, in rows of `columns`, or `narrow` on a phone.
+
+    `options` go to `Figure.subplots`, such as sharey=True.
+    """
+    columns = min(columns if width >= PAGE else narrow, count)
+    rows = -(-count // columns)
+    figure = new_figure(width, height * rows + LEGEND_ROW)
+    axes = list(figure.subplots(rows, columns, squeeze=False, **options).flat)
+    for ax in axes[count:]:
+        ax.set_axis_off()
+    return figure, axes[:count]
 
 
 class RecurrenceStyle:
@@ -130,22 +154,6 @@ def point_handles(styles: RecurrenceStyle) -> list[Line2D]:
     return [Line2D([], [], label=f"r = {r:g}", **styles.points(r)) for r in styles.recurrences]
 
 
-def power_of_ten(value: float) -> str:
-    """4.64e17 → 4.64×10¹⁷, in mathtext."""
-    mantissa, exponent = f"{value:.2e}".split("e")
-    mantissa = mantissa.rstrip("0").rstrip(".")
-    power = f"10^{{{int(exponent)}}}"
-    return f"${power}$" if mantissa == "1" else rf"${mantissa}\times {power}$"
-
-
-def compact(value: float) -> str:
-    """1500 → 1.5k, 3e8 → 300M."""
-    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:.3g}{letter}"
-    return f"{value:.3g}"
-
-
 def count_axis(axis: Axis, sparse: bool = False) -> None:
     """Label a logarithmic axis of counts as 10M, 20M, 50M …; call it when everything is drawn."""
     decades = _settle(axis)
@@ -160,7 +168,13 @@ def count_axis(axis: Axis, sparse: bool = False) -> None:
 def budget_axis(axis: Axis) -> None:
     """Label a logarithmic axis of FLOPs with 10ⁿ and 3×10ⁿ (powers alone over many decades)."""
     decades = _settle(axis)
-    _label_log(axis, (1, 3) if decades < 3.5 else (1,), power_of_ten)
+    _label_log(axis, (1, 3) if decades < 3.5 else (1,), scientific)
+
+
+def compact_axis(axis: Axis) -> None:
+    """Label a linear axis of counts as 1M, 1.5M …"""
+    axis.set_major_locator(MaxNLocator(5))
+    axis.set_major_formatter(FuncFormatter(lambda value, _position: compact(value)))
 
 
 def _settle(axis: Axis) -> float:
@@ -180,11 +194,54 @@ def _label_log(axis: Axis, subs: tuple[float, ...], label: Callable[[float], str
     axis.set_major_formatter(FuncFormatter(lambda value, _position: label(value)))
 
 
-def legend_below(figure: Figure, handles: Sequence[Line2D]) -> None:
-    """A legend under the axes, in as few even rows as fit the figure's width."""
-    per_row = max(1, int(figure.get_figwidth() / 1.15))
+def legend(figure: Figure, handles: Sequence[Line2D], beside: bool = False) -> None:
+    """A legend under the axes, in as few even rows as fit; `beside` them where there is room."""
+    width = figure.get_figwidth()
+    if beside and width >= PAGE:
+        figure.legend(handles=handles, loc="outside right upper")
+        return
+    if width < PAGE:
+        handles = [handle for handle in handles if str(handle.get_label())]  # no gaps
+    room = int((width - 0.6) / CHARACTER)  # characters of one label
+    longest = 1
+    for handle in handles:
+        label = str(handle.get_label())
+        if len(label) > room:
+            handle.set_label(f"{label[: room // 2]}…{label[-(room - room // 2 - 1) :]}")
+        longest = max(longest, min(len(label), room))
+    per_row = max(1, int(width / (0.55 + longest * CHARACTER)))
     rows = -(-len(handles) // per_row)
     figure.legend(handles=handles, loc="outside lower center", ncols=-(-len(handles) // rows))
+
+
+def drawable(text: str, family: str = "DejaVu Sans") -> str:
+    """The text with a dot for every character that the font lacks."""
+    known = _characters(family)
+    return "".join(c if ord(c) in known else "·" for c in printable(text))
+
+
+@functools.cache
+def _characters(family: str) -> frozenset[int]:
+    return frozenset(get_font(findfont(family)).get_charmap())
+
+
+def literal(text: str) -> str:
+    """A label in which a dollar sign is a dollar sign, not mathematics."""
+    return drawable(text).replace("$", r"\$")
+
+
+def named(names: Sequence[str], style: RecurrenceStyle) -> list[Line2D]:
+    """Legend entries of things that are numbered from 0, such as runs."""
+    return [Line2D([], [], label=literal(name), **style(i)) for i, name in enumerate(names)]
+
+
+def signed_axis(axis: Axis, linear: float, ticks: Sequence[float]) -> None:
+    """Differences around zero: linear within ± `linear`, logarithmic beyond, ticks with a sign."""
+    set_scale = axis.axes.set_yscale if axis is axis.axes.yaxis else axis.axes.set_xscale
+    set_scale("symlog", linthresh=linear, linscale=0.8)
+    axis.set_major_locator(FixedLocator([*(-t for t in ticks), 0.0, *ticks]))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(lambda value, _: f"{value:+g}".replace("-", "−") if value else "0")
 
 
 def empty(ax: Axes, text: str) -> None:
@@ -199,11 +256,10 @@ def svg(figure: Figure) -> bytes:
 
 
 def save(figure: Figure, folder: Path, name: str) -> None:
-    """Write `name`.png and `name`.pdf into `folder`."""
-    png = _render(figure, FigureCanvasAgg, "print_png")
+    """Write `name`.pdf and `name`.png into `folder`."""
     pdf = _render(figure, FigureCanvasPdf, "print_pdf", metadata={"CreationDate": None})
-    write_bytes(folder / f"{name}.png", png)
     write_bytes(folder / f"{name}.pdf", pdf)
+    write_bytes(folder / f"{name}.png", _render(figure, FigureCanvasAgg, "print_png"))
 
 
 def _render(figure: Figure, canvas: type[FigureCanvasBase], method: str, **options) -> bytes:

@@ -6,7 +6,7 @@ Rows are records at full precision, and what JSON holds; columns say which parts
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from html import escape
 from typing import Any
@@ -70,12 +70,12 @@ class Table:
             ]
             return f"<tr>{''.join(html)}</tr>"
 
-        caption = f"<caption>{escape(self.caption)}</caption>" if self.caption else ""
+        caption = f"<figcaption>{escape(self.caption)}</figcaption>" if self.caption else ""
         head = line([column.title for column in self.columns], "th")
         body = "".join(line(cells, "td") for cells in self._cells())
         return (
-            f'<div class="scroll" tabindex="0"><table>{caption}<thead>{head}</thead>'
-            f"<tbody>{body}</tbody></table></div>"
+            f'<figure class="table">{caption}<div class="scroll" tabindex="0"><table>'
+            f"<thead>{head}</thead><tbody>{body}</tbody></table></div></figure>"
         )
 
     def json(self) -> list[dict[str, Any]]:
@@ -84,18 +84,11 @@ class Table:
 
     def csv(self) -> str:
         """The shown parts at full precision; an interval is three columns, its ends the last."""
-        data: dict[str, list[Any]] = {}
-        for column in self.columns:
-            values = [row[column.key] for row in self.rows]
-            if any(hasattr(value, "ci95") for value in values):
-                ends = [getattr(value, "ci95", None) or (None, None) for value in values]
-                data[column.key] = [getattr(value, "value", value) for value in values]
-                data[f"{column.key}_low"], data[f"{column.key}_high"] = map(
-                    list, zip(*ends, strict=True)
-                )
-            else:
-                data[column.key] = [characters.no_formula(value) for value in values]
-        return characters.csv(pd.DataFrame(data))
+        keys = [column.key for column in self.columns]
+        records = [
+            {name: cell for key in keys for name, cell in _flat(key, row[key])} for row in self.rows
+        ]
+        return characters.csv(pd.DataFrame(records, columns=None if records else keys))
 
     def latex(self) -> str:
         """A booktabs tabular as it is shown, its caption as a comment above."""
@@ -123,6 +116,18 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     return None if isinstance(value, float) and np.isnan(value) else value
+
+
+def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The cells of a value by the names of their columns."""
+    if isinstance(value, Mapping):
+        for part, item in value.items():
+            yield from _flat(f"{key}_{part}", item)
+    elif hasattr(value, "ci95"):
+        yield key, value.value
+        yield from zip((f"{key}_low", f"{key}_high"), value.ci95 or (None, None), strict=True)
+    else:
+        yield key, characters.no_formula(value)
 
 
 def _minus(cell: str) -> str:

@@ -13,10 +13,21 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from analysis.estimate import Estimate
-from analysis.page.style import GREY, RecurrenceStyle, compact, empty, new_figure, styled
+from analysis.page.numbers import compact
+from analysis.page.style import (
+    GREY,
+    PAGE,
+    RecurrenceStyle,
+    empty,
+    legend,
+    named,
+    panels,
+    signed_axis,
+    styled,
+)
 from analysis.readout.claims import UNSEEN
 from analysis.readout.results import Group, Readout
 
@@ -27,10 +38,9 @@ SHOWN_PERPLEXITY = 1.2
 
 
 @styled
-def norm_growth(groups: Sequence[Group]) -> Figure:
+def norm_growth(groups: Sequence[Group], width: float = PAGE) -> Figure:
     """Mean norm of the state after every loop, and how far its tail is from the middle."""
-    fig = new_figure(7.2, 3.7)
-    left, right = fig.subplots(1, 2)
+    fig, (left, right) = panels(width, 2, 2, 3.1)
     style = _styles(groups)
     for ax in (left, right):
         ax.set_yscale("log")
@@ -49,10 +59,9 @@ def norm_growth(groups: Sequence[Group]) -> Figure:
 
 
 @styled
-def radial_fraction(groups: Sequence[Group]) -> Figure:
+def radial_fraction(groups: Sequence[Group], width: float = PAGE) -> Figure:
     """How much of the gradient lies along the state: of a loop's own loss, and of the objective."""
-    fig = new_figure(7.2, 3.7)
-    axes = fig.subplots(1, 2, sharey=True)
+    fig, axes = panels(width, 2, 2, 3.1, sharey=True)
     style = _styles(groups)
     parts = (("immediate", "loss read from the state"), ("objective", "training objective"))
     measured = [e.value for g in groups for run in g.runs for e in (*run.immediate, *run.objective)]
@@ -68,16 +77,16 @@ def radial_fraction(groups: Sequence[Group]) -> Figure:
         ax.yaxis.set_major_locator(LogLocator(numticks=12))
         ax.yaxis.set_minor_locator(NullLocator())
     axes[0].text(1.02, UNSEEN / 13, "rounding, RMSNorm's ε", fontsize=7, color=GREY, va="top")
-    axes[0].set_ylabel("|⟨∇L, h⟩| / ‖∇L‖‖h‖")
+    for ax in axes if width < PAGE else axes[:1]:
+        ax.set_ylabel("|⟨∇L, h⟩| / ‖∇L‖‖h‖")
     _legend(fig, groups)
     return fig
 
 
 @styled
-def frontier(groups: Sequence[Group]) -> Figure:
+def frontier(groups: Sequence[Group], width: float = PAGE) -> Figure:
     """Perplexity against measured throughput and against FLOPs, a mark a loop, a star at K."""
-    fig = new_figure(7.2, 4.0)
-    left, right = fig.subplots(1, 2, sharey=True)
+    fig, (left, right) = panels(width, 2, 2, 3.3, sharey=True)
     for ax in (left, right):
         ax.set_xscale("log")
         ax.set_yscale("log")
@@ -102,17 +111,17 @@ def frontier(groups: Sequence[Group]) -> Figure:
     left.set_xlabel("tokens per second (measured)")
     left.invert_xaxis()
     right.set_xlabel("forward FLOPs per token")
-    left.set_ylabel("perplexity")
+    for ax in (left, right) if width < PAGE else (left,):
+        ax.set_ylabel("perplexity")
     star = Line2D([], [], color=GREY, marker="*", ms=9, ls="none", label="trained loops")
     _legend(fig, groups, star)
     return fig
 
 
 @styled
-def angular_step(groups: Sequence[Group]) -> Figure:
+def angular_step(groups: Sequence[Group], width: float = PAGE) -> Figure:
     """Angle of an update against 1 / s: of every loop, and of one state at several scales."""
-    fig = new_figure(7.2, 3.9)
-    left, right = fig.subplots(1, 2, sharey=True)
+    fig, (left, right) = panels(width, 2, 2, 3.2, sharey=True)
     for ax in (left, right):
         ax.set_xscale("log")
         ax.set_yscale("log")
@@ -128,17 +137,17 @@ def angular_step(groups: Sequence[Group]) -> Figure:
     right.set_title("h of the trained depth, scaled", loc="left")
     for ax in (left, right):
         _slope_one(ax)
-    left.set_ylabel("mean angular step (radians)")
+    for ax in (left, right) if width < PAGE else (left,):
+        ax.set_ylabel("mean angular step (radians)")
     line = Line2D([], [], label="∝ 1 / s", **TRAINED_LINE)
     _legend(fig, groups, line)
     return fig
 
 
 @styled
-def clamps(groups: Sequence[Group]) -> Figure:
+def clamps(groups: Sequence[Group], width: float = PAGE) -> Figure:
     """What it does to the loss to take the scale out of the loop, at every loop."""
-    fig = new_figure(7.2, 3.7)
-    axes = fig.subplots(1, 2, sharey=True)
+    fig, axes = panels(width, 2, 2, 3.1, sharey=True)
     style = _styles(groups)
     largest = 0.0
     for ax, (name, title) in zip(axes, CLAMPS.items(), strict=True):
@@ -151,12 +160,9 @@ def clamps(groups: Sequence[Group]) -> Figure:
         ax.set_title(title, loc="left")
         _loop_axis(ax, groups)
     for ax in axes:
-        ax.set_yscale("symlog", linthresh=0.01, linscale=0.8)
-        ticks = [t for t in (0.01, 0.1, 1.0, 10.0) if t <= 2 * largest]
-        ax.yaxis.set_major_locator(FixedLocator([*(-t for t in ticks), 0.0, *ticks]))
-        ax.yaxis.set_minor_locator(NullLocator())
-        ax.yaxis.set_major_formatter(lambda value, _: f"{value:+g}" if value else "0")
-    axes[0].set_ylabel("loss − loss without the clamp (nats)")
+        signed_axis(ax.yaxis, 0.01, [t for t in (0.01, 0.1, 1.0, 10.0) if t <= 2 * largest])
+    for ax in axes if width < PAGE else axes[:1]:
+        ax.set_ylabel("loss − loss without the clamp (nats)")
     _legend(fig, groups)
     return fig
 
@@ -238,6 +244,4 @@ def _slope_one(ax: Axes) -> None:
 
 
 def _legend(fig: Figure, groups: Sequence[Group], *others: Line2D) -> None:
-    style = _styles(groups)
-    handles = [Line2D([], [], label=each.label, **style(i)) for i, each in enumerate(groups)]
-    fig.legend(handles=[*handles, *others], loc="outside lower center", ncols=2)
+    legend(fig, [*named([each.label for each in groups], _styles(groups)), *others])

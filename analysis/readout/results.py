@@ -14,6 +14,7 @@ import numpy as np
 from scipy import stats
 
 from analysis.estimate import Estimate
+from analysis.page.numbers import shown, significant
 from analysis.tables.measured import Measured, estimate
 
 READOUTS = {"every": "RMSNorm", "none": "raw", "last": "RMSNorm at the last loop"}
@@ -133,10 +134,7 @@ class OverSeeds:
         return len(self.values)
 
     def text(self, digits: int = 3) -> str:
-        number = lambda x: short(x, digits)
-        if self.ci95 is None:
-            return number(self.value)
-        return f"{number(self.value)} [{number(self.ci95[0])}, {number(self.ci95[1])}]"
+        return shown(self, significant(digits))
 
 
 @dataclass(frozen=True)
@@ -221,14 +219,3 @@ def ratio(above: OverSeeds, below: OverSeeds) -> OverSeeds:
     values = tuple(float(x) for x in np.exp(a - b.mean()))
     ends = float(np.exp(difference - half)), float(np.exp(difference + half))
     return OverSeeds(values, value, ends)
-
-
-def short(value: float, digits: int = 3) -> str:
-    """So many significant digits, without an exponent between 0.001 and a million."""
-    if value == 0 or not np.isfinite(value):
-        return f"{value:g}"
-    if not 1e-3 <= abs(value) < 1e6:
-        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
-        return f"{mantissa}e{int(exponent)}"
-    decimals = max(0, digits - 1 - int(np.floor(np.log10(abs(value)))))
-    return f"{value:,.{decimals}f}"

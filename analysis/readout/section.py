@@ -1,11 +1,17 @@
-"""The part of a report about the readout: the scale of the state, who sees it, what it costs."""
+"""What the loss cannot see of the state: its scale, who sees it, what it costs.
+
+In words, tables and figures, for each shape of model that was measured.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
+from functools import partial
+from typing import Any
 
-from analysis.page.html import Html, PageFigure, Section, folded, table
+from analysis.page.numbers import significant
+from analysis.page.section import Block, Folded, PageFigure, Section, Text
+from analysis.page.table import Column, Table
 from analysis.readout import figures
 from analysis.readout.claims import (
     FAILS,
@@ -18,11 +24,12 @@ from analysis.readout.claims import (
     final_perplexity,
     radial,
 )
-from analysis.readout.results import Group, OverSeeds, group, over_seeds, readout, shapes, short
+from analysis.readout.results import Group, group, over_seeds, readout, shapes
 from analysis.tables.measured import measured
 from analysis.tables.runs import RunTable
 
 UNITS = {"document": "documents of the held-out text", "window": "windows of the held-out text"}
+TWO, THREE, FOUR = map(significant, (2, 3, 4))
 
 
 def readout_section(runs: RunTable) -> Section | None:
@@ -31,21 +38,32 @@ def readout_section(runs: RunTable) -> Section | None:
     if not found:
         return None
     of_shapes = shapes(group(found))
-    html, drawn, details = "", [], ""
+    content: list[Block] = []
+    numbers = []
     for groups in of_shapes:
-        heading = f"<h3>{escape(shape(groups))}</h3>" if len(of_shapes) > 1 else ""
-        list_of = claims(groups)
-        sentences = "".join(f"<p>{escape(each)}</p>" for each in in_words(groups, list_of))
-        html += heading + sentences + claims_table(list_of) + conditions_table(groups)
-        drawn += readout_figures(groups, suffix=name_of(groups) if len(of_shapes) > 1 else "")
-        details += heading + loops_table(groups)
-    return Section(
-        "What the loss cannot see",
-        html,
-        drawn,
-        folded("Every loop", details),
-        anchor="readout",
-    )
+        suffix = name_of(groups) if len(of_shapes) > 1 else ""
+        statements, conditions = claims(groups), conditions_table(groups, suffix)
+        if suffix:
+            content.append(Text(shape(groups).capitalize(), "heading"))
+        content += [
+            *in_words(groups, statements),
+            claims_table(statements, suffix),
+            conditions,
+            *readout_figures(groups, suffix),
+            Folded("Every loop", [loops_table(groups, suffix)]),
+        ]
+        one = groups[0]
+        numbers.append(
+            {
+                "width": one.width,
+                "trained_loops": one.trained_loops,
+                "loops": one.loops,
+                "conditions": conditions,
+                "claims": statements,
+            }
+        )
+    title = "What the loss cannot see"
+    return Section(title, content, anchor="readout", numbers={"shapes": numbers})
 
 
 def shape(groups: Sequence[Group]) -> str:
@@ -54,7 +72,7 @@ def shape(groups: Sequence[Group]) -> str:
 
 
 def name_of(groups: Sequence[Group]) -> str:
-    """What a shape adds to the names of its figures."""
+    """What a shape adds to the names of its figures and tables."""
     one = groups[0]
     return f"_d{one.width}_k{one.trained_loops}_r{one.loops}"
 
@@ -63,46 +81,60 @@ def readout_figures(groups: Sequence[Group], suffix: str = "") -> list[PageFigur
     """Every figure of one shape."""
     K, R = groups[0].trained_loops, groups[0].loops
     seeds = "Lines are means over seeds, bands reach from the least to the largest"
+    of = f"a line for each of {len(groups)} conditions: {', '.join(g.label for g in groups)}"
     drawn = [
         (
             "norm_growth",
-            figures.norm_growth(groups),
+            figures.norm_growth,
             "Left: the mean norm of the state after every loop (0 is the embedding). Right: how "
             f"uneven tokens are. {seeds}; dotted: the {K} loops of training.",
+            "Two line charts against the loop: mean norm of the state, and the ratio of its 99th "
+            "percentile to its median",
         ),
         (
             "radial_fraction",
-            figures.radial_fraction(groups),
+            figures.radial_fraction,
             "The share of a gradient that lies along the state, mean over tokens. Left: of the "
             "loss that is read from this state. Right: of the training objective, which looks at "
             f"later loops too, up to loop {K}. Where no more of it is left than rounding and "
             f"RMSNorm's epsilon (grey), no descent step can change the scale. {seeds}.",
+            "Two line charts against the loop, logarithmic: share of the gradient along the state, "
+            "of the loss read from it and of the training objective",
         ),
         (
             "readout_frontier",
-            figures.frontier(groups),
+            figures.frontier,
             f"Quality against compute: a mark for each of 1 … {R} loops, a star at the {K} of "
             "training; lower and further left is better. Speed is the median of repeated forward "
-            f"passes on {escape(groups[0].runs[0].device)}. What lies far above all trained depths "
+            f"passes on {groups[0].runs[0].device}. What lies far above all trained depths "
             "is cut off.",
+            "Two line charts: perplexity against measured tokens per second and against forward "
+            "FLOPs per token",
         ),
         (
             "angular_step",
-            figures.angular_step(groups),
+            figures.angular_step,
             "The angle by which an update turns the state against 1 / s, s its norm before. Left: "
             f"every loop from 2 to {R}, where direction and scale both change. Right: the "
             "directions of the trained depth at a quarter to 16 times their scale, which is what "
             "the lemma is about. A line a run; dotted: slope 1.",
+            "Two logarithmic charts: angle of an update against one over the norm of the state, by "
+            "loop and by scale",
         ),
         (
             "clamps",
-            figures.clamps(groups),
+            figures.clamps,
             "Does the model use its scale? The loss at every loop if states after loop 1 are "
             "brought back to the norm they had there, or if updates lose the part along the state, "
             f"minus the loss without. {seeds}.",
+            "Two line charts against the loop: loss with the norm held, and without radial "
+            "updates, minus the loss without a clamp",
         ),
     ]
-    return [PageFigure(name + suffix, figure, caption) for name, figure, caption in drawn]
+    return [
+        PageFigure(name + suffix, partial(draw, groups), caption, f"{alt}; {of}.")
+        for name, draw, caption, alt in drawn
+    ]
 
 
 def in_words(groups: Sequence[Group], found: Sequence[Claim]) -> list[str]:
@@ -125,97 +157,117 @@ def in_words(groups: Sequence[Group], found: Sequence[Claim]) -> list[str]:
     return sentences
 
 
-def claims_table(found: Sequence[Claim]) -> str:
+def claims_table(found: Sequence[Claim], suffix: str = "") -> Table:
     """Published numbers beside those of these runs."""
-    rows = [
-        [
-            f"{each.text} ({each.quantity})",
-            Html(f"<strong>{each.verdict}</strong>") if each.verdict == HOLDS else each.verdict,
-            None if each.here is None else each.here.text() + "*" * (each.here.seeds == 1),
-            each.rule,
-            each.published,
-        ]
-        for each in found
-    ]
-    header = (
-        "statement of arXiv:2606.24898 (its number)", "at this scale", "here", "holds if",
-        "there",
-    )  # fmt: skip
-    return table(
-        header,
-        rows,
-        caption="A statement holds where the whole 95 % interval (Student's t over seeds, Welch's "
-        "for ratios) meets the condition, does not hold where the whole interval misses it, and is "
-        "undecided between. There: 44M and 129M parameters. * One seed: the interval is over the "
+    return Table(
+        f"readout_claims{suffix}",
+        "A statement holds where the whole 95 % interval (Student's t over seeds, Welch's for "
+        "ratios) meets the condition, does not hold where the whole interval misses it, and is "
+        "undecided between. There: 44M and 129M parameters. With one seed the interval is over the "
         "text alone and knows nothing of other seeds.",
+        (
+            Column("statement", "statement of arXiv:2606.24898 (its number)"),
+            Column("verdict", "at this scale"),
+            Column("here", "here", THREE),
+            Column("seeds", "seeds", "d"),
+            Column("rule", "holds if"),
+            Column("published", "there"),
+        ),
+        [
+            {
+                **vars(each),
+                "statement": f"{each.text} ({each.quantity})",
+                "seeds": each.here and each.here.seeds,
+            }
+            for each in found
+        ],
     )
 
 
-def conditions_table(groups: Sequence[Group]) -> str:
-    """Every condition at its trained depth."""
+def conditions_table(groups: Sequence[Group], suffix: str = "") -> Table:
+    """Every condition at its trained depth; its rows hold what JSON says of a condition."""
     K = groups[0].trained_loops
-    rows = []
-    for each in groups:
-        rescaled = each.over_seeds(lambda run: run.clamps["rescaled"][K - 1])
-        rows.append(
-            [
-                each.label,
-                len(each.runs),
-                each.over_seeds(final_perplexity, log=True).text(4),
-                each.over_seeds(final_norm, log=True).text(),
-                each.over_seeds(lambda run: run.norm["tail_index"][K], log=True).text(2),
-                short(each.over_seeds(radial, log=True).value, 2),
-                rescaled.text(2),
-            ]
-        )
-    header = (
-        "condition", "seeds", "perplexity", f"‖h‖ at loop {K}", "tail index", "radial",
-        "clamped",
-    )  # fmt: skip
-    unit = UNITS[groups[0].runs[0].unit]
-    return table(
-        header,
-        rows,
-        caption=f"At the {K} loops of training, with 95 % intervals over seeds (over {unit} with "
-        "one seed). Tail index: Hill's over the largest 5 % of tokens, heavy tails are small. "
-        "Radial: fraction of the gradient of this loop's loss. Clamped: what it costs to hold the "
-        "norm at that of loop 1, in nats.",
+    return Table(
+        f"readout_conditions{suffix}",
+        f"At the {K} loops of training, with 95 % intervals over seeds (over "
+        f"{UNITS[groups[0].runs[0].unit]} with one seed). Tail index: Hill's over the largest 5 % "
+        "of tokens, heavy tails are small. Radial: fraction of the gradient of this loop's loss. "
+        "Clamped: what it costs to hold the norm at that of loop 1, in nats.",
+        (
+            Column("label", "condition"),
+            Column("n_seeds", "seeds", "d"),
+            Column("perplexity", "perplexity", FOUR),
+            Column("final_norm", f"‖h‖ at loop {K}", THREE),
+            Column("tail_index", "tail index", TWO),
+            Column("radial_fraction", "radial", TWO),
+            Column("clamped", "clamped", TWO),
+        ),
+        [_condition(each, K) for each in groups],
     )
 
 
-def loops_table(groups: Sequence[Group]) -> str:
+def _condition(each: Group, K: int) -> dict[str, Any]:
+    mean = lambda quantity: each.over_seeds(quantity, log=True)
+    norm = lambda i: mean(lambda run: run.norm["mean"][i])
+    perplexity = lambda i: mean(lambda run: run.perplexity[i])
+    return {
+        "label": each.label,
+        **vars(each.condition),
+        "runs": [run.run for run in each.runs],
+        "seeds": [run.seed for run in each.runs],
+        "n_seeds": len(each.runs),
+        "final_norm": mean(final_norm),
+        "perplexity": mean(final_perplexity),
+        "radial_fraction": mean(radial),
+        "tail_index": mean(lambda run: run.norm["tail_index"][K]),
+        "clamped": each.over_seeds(lambda run: run.clamps["rescaled"][K - 1]),
+        "angle_slope": each.over_seeds(lambda run: run.angle_slope),
+        "norm_by_loop": [norm(i) for i in range(1, each.loops + 1)],
+        "frontier": [
+            {
+                "loops": i + 1,
+                "perplexity": perplexity(i),
+                "tokens_per_second": [float(run.tokens_per_second[i]) for run in each.runs],
+                "flops_per_token": float(each.runs[0].flops[i]),
+            }
+            for i in range(each.loops)
+        ],
+    }
+
+
+def loops_table(groups: Sequence[Group], suffix: str = "") -> Table:
     """Norm, perplexity, updates and speed of every condition at every loop."""
-    rows = []
-    for each in groups:
-        for i in range(1, each.loops + 1):
-            part = lambda name, i=i, runs=each.runs: over_seeds(
-                [run.update[name][i - 1] for run in runs]
-            )
-            rows.append(
-                [
-                    each.label,
-                    i,
-                    short(over_seeds([r.norm["mean"][i] for r in each.runs], log=True).value),
-                    short(over_seeds([r.norm["p99"][i] for r in each.runs], log=True).value),
-                    over_seeds([r.perplexity[i - 1] for r in each.runs], log=True).text(4),
-                    _number(part("radial")),
-                    _number(part("tangential")),
-                    _number(part("angle")),
-                    _number(part("angle_error")),
-                    f"{sum(r.tokens_per_second[i - 1] for r in each.runs) / len(each.runs):,.0f}",
-                ]
-            )
-    header = (
-        "condition", "loop", "mean ‖h‖", "99th pct.", "perplexity", "radial step",
-        "tangential step", "angle", "error of the expansion", "tokens / s",
-    )  # fmt: skip
-    return table(
-        header,
-        rows,
-        caption="Means over tokens and seeds. Error of the expansion: of the predicted angle, "
-        "relative.",
+    return Table(
+        f"readout_loops{suffix}",
+        "Means over tokens and seeds. Error of the expansion: of the predicted angle, relative.",
+        (
+            Column("condition", "condition"),
+            Column("loop", "loop", "d"),
+            Column("norm", "mean ‖h‖", THREE),
+            Column("p99", "99th pct.", THREE),
+            Column("perplexity", "perplexity", FOUR),
+            Column("radial", "radial step", THREE),
+            Column("tangential", "tangential step", THREE),
+            Column("angle", "angle", THREE),
+            Column("angle_error", "error of the expansion", THREE),
+            Column("tokens_per_second", "tokens / s", ",.0f"),
+        ),
+        [_loop(each, i) for each in groups for i in range(1, each.loops + 1)],
     )
 
 
-def _number(value: OverSeeds) -> str | None:
-    return short(value.value) if value.value == value.value else None
+def _loop(each: Group, i: int) -> dict[str, Any]:
+    runs = each.runs
+    update = {
+        name: over_seeds([run.update[name][i - 1] for run in runs]).value
+        for name in ("radial", "tangential", "angle", "angle_error")
+    }
+    return {
+        "condition": each.label,
+        "loop": i,
+        "norm": over_seeds([run.norm["mean"][i] for run in runs], log=True).value,
+        "p99": over_seeds([run.norm["p99"][i] for run in runs], log=True).value,
+        "perplexity": over_seeds([run.perplexity[i - 1] for run in runs], log=True),
+        **update,
+        "tokens_per_second": sum(run.tokens_per_second[i - 1] for run in runs) / len(runs),
+    }

@@ -30,7 +30,7 @@ def test_fit_writes_and_prints(published_csv, tmp_path, capsys):
     assert len(pd.read_csv(out / "bootstrap.csv")) == 20
     assert len(pd.read_csv(out / "runs.csv")) == 116
     printed = capsys.readouterr().out
-    assert "φ by booking of the injection matrix" in printed
+    assert "injection matrix counted recurrent" in printed
     assert printed.rstrip().endswith(str(out / "fit.json"))
 
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from analysis.estimate import Estimate
-from analysis.page import style as plots
-from analysis.page.style import compact
-from analysis.scaling.allocation import Allocation, allocate
+from analysis.page.output import add_output_arguments, deliver
+from analysis.page.section import Items, Section
+from analysis.scaling.allocation import allocate
 from analysis.scaling.bootstrap import bootstrap_fit
 from analysis.scaling.commands.arguments import add_fit_arguments
 from analysis.scaling.fit import fit
-from analysis.scaling.isoflop import isoflop_curves
-from analysis.scaling.show import curve_figures as figures
+from analysis.scaling.isoflop import exponents, isoflop_curves
 from analysis.scaling.show.curve_json import allocation_json
-from analysis.scaling.show.text import table_text
+from analysis.scaling.show.curve_sections import allocation, price, sizes_table
+from analysis.scaling.show.readable import readable
 from analysis.tables.arguments import add_seed_argument, add_table_arguments, read_table
-from analysis.tables.files import dumps, write_text
 from analysis.tables.flops import architectures
 from analysis.tables.provenance import provenance
 
@@ -28,10 +25,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "allocate",
         help="compute-optimal width, tokens and loss under the fitted law",
         description="Fit a law and minimise it at every budget under the exact FLOPs per "
-        "token. Writes allocation.json and figures (PNG, PDF) to the output folder.",
+        "token. Writes allocation.json and figures (SVG, PDF, PNG) to the output folder.",
     )
     add_table_arguments(parser)
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
+    add_output_arguments(parser)
     add_fit_arguments(parser)
     add_seed_argument(parser)
     parser.set_defaults(run=run)
@@ -47,59 +44,16 @@ def run(args: argparse.Namespace) -> None:
         resampled = bootstrap_fit(table, found, resamples=args.bootstrap, seed=args.seed)
     result = allocate(table, found.fitted, None if resampled is None else resampled.accepted)
     curves = isoflop_curves(table.runs)
-    drawn = {
-        "optimum": figures.optimum(result.optima, curves),
-        "tokens_per_parameter": figures.tokens_per_parameter(result.optima, curves),
-        "frontier": figures.frontier(result.optima, curves),
-    }
-    if result.gaps:
-        drawn["frontier_gap"] = figures.frontier_gap(result.gaps, curves)
-    for name, figure in drawn.items():
-        plots.save(figure, args.out / "figures", name)
-    document = allocation_json(result, provenance(table, seed=args.seed, command=args.command))
-    write_text(args.out / "allocation.json", dumps(document))
-    print("\n".join(_lines(result)))
-    for warning in [
+    sizes = [sizes_table(table.runs["r"], None, result.sizes)] if result.sizes else []
+    doubts = [
         *found.warnings(found.law.title),
         *(resampled.warnings() if resampled else []),
-    ]:
-        print(f"warning: {warning}")
-    print(f"\nwrote {args.out / 'allocation.json'}")
-
-
-def _lines(result: Allocation) -> list[str]:
-    gaps = {gap.r: gap for gap in result.gaps_at_budgets}
-    rows: list[tuple[str, ...]] = []
-    for o in result.at_budgets:
-        for i, budget in enumerate(o.budgets):
-            gap = gaps.get(o.r)
-            ends = None
-            if gap is not None and gap.ci95 is not None:
-                ends = (float(gap.ci95[0][i]), float(gap.ci95[1][i]))
-            rows.append(
-                (
-                    f"{budget:.3g}",
-                    f"{o.r:g}",
-                    f"{o.d_model[i]:.0f}{' *' if o.extrapolated[i] else ''}",
-                    compact(o.n_params[i]),
-                    compact(o.tokens[i]),
-                    f"{o.tokens[i] / o.n_params[i]:.1f}",
-                    f"{o.loss[i]:.4f}",
-                    "" if gap is None else Estimate(float(gap.gap[i]), None, ends).text(),
-                )
-            )
-    columns = ("budget", "r", "width", "N*", "D*", "D*/N*", "L* (nats)", "L* − L*(r = 1)")
-    lines = ["minimum of the fitted law", *table_text(columns, rows)]
-    if any(o.extrapolated.any() for o in result.at_budgets):
-        lines.append("* beyond the widths that were trained")
-    growth = [
-        (f"r = {g.r:g}", g.n_params.text(), g.tokens.text(), f"{g.total:.3f}")
-        for g in result.growth
     ]
-    if growth:
-        lines += ["", *table_text(("", "a: N* ∝ C^a", "b: D* ∝ C^b", "a + b"), growth)]
-    sizes = [(f"r = {s.r:g}", f"{s.unique:.2f}", s.effective.text(2)) for s in result.sizes]
-    if sizes:
-        columns_of_sizes = ("relative to r = 1", "unique parameters", "performs like")
-        lines += ["", *table_text(columns_of_sizes, sizes)]
-    return lines
+    items = [Items([readable(line) for line in doubts], warnings=True)] if doubts else []
+    sections = [
+        price(result, curves, found.law.name, in_terminal=True),
+        allocation(result, None, curves, exponents(curves)),
+        Section("Sizes", [*sizes, *items], "sizes"),
+    ]
+    origin = provenance(table, seed=args.seed, command=args.command)
+    deliver(sections, args, "allocation.json", allocation_json(result, origin))

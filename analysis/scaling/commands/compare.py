@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from analysis.errors import AnalysisError
 from analysis.estimate import Estimate
-from analysis.page.style import save
+from analysis.page.output import add_output_arguments, deliver
+from analysis.page.section import Block, Items, PageFigure, Section
+from analysis.page.table import Column, Table
 from analysis.scaling.attribution import WidthShift
 from analysis.scaling.commands.arguments import add_fit_arguments
 from analysis.scaling.compare import Comparison, compare
 from analysis.scaling.show import fit_figures
-from analysis.scaling.show.curve_json import comparison_json
 from analysis.scaling.show.fit_figures import PhiRow
-from analysis.scaling.show.text import table_text
 from analysis.tables.arguments import add_seed_argument, add_table_arguments, read_table
-from analysis.tables.files import dumps, write_text
 from analysis.tables.provenance import provenance
 from analysis.tables.runs import load_runs
+
+SCHEMA = 1
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -28,13 +31,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="Δφ between a baseline (RUNS) and a variant",
         description="Refit a baseline (RUNS) and a variant on the budgets and r they share, with "
         "the same r = 1 runs, and bootstrap the difference. Writes comparison.json and the figure "
-        "comparison (PNG, PDF) to the output folder.",
+        "comparison (SVG, PDF, PNG) to the output folder.",
     )
     add_table_arguments(parser)
     parser.add_argument(
         "variant", type=Path, metavar="VARIANT", help="folder of run folders, or a CSV"
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
+    add_output_arguments(parser)
     add_fit_arguments(parser)
     add_seed_argument(parser)
     parser.set_defaults(run=run)
@@ -54,76 +57,90 @@ def run(args: argparse.Namespace) -> None:
         resamples=args.bootstrap,
         seed=args.seed,
     )
-    rows = [
+    forest = [
         PhiRow(f"{role}: {table.source.resolve().name}", phi.value, phi.ci95)
         for role, table, phi in (
             ("baseline", baseline, result.phi_baseline),
             ("variant", variant, result.phi_variant),
         )
     ]
-    save(fit_figures.forest(rows), args.out / "figures", "comparison")
-    document = comparison_json(
-        result,
-        provenance(baseline, seed=args.seed, command=args.command),
-        provenance(variant, seed=args.seed, command=args.command),
-    )
-    write_text(args.out / "comparison.json", dumps(document))
-    print("\n".join(lines(result)))
-    print(f"\nwrote {args.out / 'comparison.json'}")
+    origin = {
+        role: provenance(table, seed=args.seed, command=args.command).to_json()
+        for role, table in (("baseline", baseline), ("variant", variant))
+    }
+    section = comparison_section(result, forest)
+    document = {"schema": SCHEMA, **section.json(), "provenance": origin}
+    deliver([section], args, "comparison.json", document)
 
 
-def lines(result: Comparison) -> list[str]:
-    """The comparison as text."""
-    text = [
+def comparison_section(result: Comparison, forest: Sequence[PhiRow]) -> Section:
+    """The comparison in words and tables."""
+    phis = {
+        "baseline": result.phi_baseline,
+        "variant": result.phi_variant,
+        "Δφ": result.delta_phi,
+    }
+    content: list[Block] = [
         f"{len(result.budgets)} shared budgets, {result.n_cells} (budget, r) cells, "
         f"{result.baseline.n_runs} and {result.variant.n_runs} runs; "
         f"{result.n_accepted} of {result.resamples} paired resamples",
-        "",
-        *table_text(
-            ("", "φ [95 %]"),
-            [
-                ("baseline", result.phi_baseline.text()),
-                ("variant", result.phi_variant.text()),
-                ("Δφ", result.delta_phi.text()),
-            ],
+        Table(
+            "delta_phi",
+            "",
+            (Column("of", ""), Column("phi", "φ [95 %]", ".3f")),
+            [{"of": name, "phi": phi} for name, phi in phis.items()],
         ),
         _verdict(result.delta_phi),
+        PageFigure(
+            "comparison",
+            partial(fit_figures.forest, forest),
+            "φ of both studies, refitted on what they share, with 95 % intervals.",
+            f"φ of the baseline, {result.phi_baseline.text(2)}, and of the variant, "
+            f"{result.phi_variant.text(2)}.",
+        ),
     ]
     if result.loss:
-        text += [
-            "",
-            "loss, variant − baseline at equal budget and width, nats [95 %]; negative is a gain",
-            *table_text(
-                ("", "pairs", "measured", "from tokens", "from capacity", "Δφ alone predicts"),
-                [
-                    (
-                        f"r = {s.r:g}",
-                        f"{s.n_pairs}",
-                        s.measured.text(),
-                        s.tokens.text(),
-                        s.capacity.text(),
-                        s.from_phi.text(),
-                    )
-                    for s in result.loss
-                ],
-            ),
-        ]
+        content.append(_loss_table(result))
     if result.width:
-        text += [
-            "",
-            "width, variant / baseline [95 %]",
-            *table_text(
-                ("", "compute-optimal", "direction", "of equal N_eff"),
-                [
-                    (f"r = {w.r:g}", w.optimal.text(), _direction(w), w.effective.text())
-                    for w in result.width
-                ],
-            ),
-        ]
-    for run in result.set_aside:
-        text.append(f"set aside: {run.run}: {run.reason}")
-    text += [f"warning: {warning}" for warning in result.warnings]
-    return text
+        content.append(_width_table(result))
+    aside = [f"set aside: {run.run}: {run.reason}" for run in result.set_aside]
+    content += [Items(aside), Items(result.warnings, warnings=True)]
+    numbers = {name: getattr(result, name) for name in result.__dataclass_fields__}
+    for name in ("baseline", "variant"):
+        fit = numbers[name]
+        counts = {"objective": fit.objective, "r2": fit.r2, "n": fit.n_runs}
+        numbers[name] = fit.params | counts
+    return Section("Comparison", content, "comparison", numbers)
+
+
+def _loss_table(result: Comparison) -> Table:
+    return Table(
+        "loss_shares",
+        "Loss, variant − baseline at equal budget and width, nats [95 %]; negative is a gain.",
+        (
+            Column("r", "r", "g"),
+            Column("n_pairs", "pairs", "d"),
+            Column("measured", "measured", ".3f"),
+            Column("tokens", "from tokens", ".3f"),
+            Column("capacity", "from capacity", ".3f"),
+            Column("from_phi", "Δφ alone predicts", ".3f"),
+        ),
+        [vars(share) for share in result.loss],
+    )
+
+
+def _width_table(result: Comparison) -> Table:
+    return Table(
+        "width_shifts",
+        "Width, variant / baseline [95 %].",
+        (
+            Column("r", "r", "g"),
+            Column("optimal", "compute-optimal", ".3f"),
+            Column("direction", "direction"),
+            Column("effective", "of equal N_eff", ".3f"),
+        ),
+        [{**vars(shift), "direction": _direction(shift)} for shift in result.width],
+    )
 
 
 def _verdict(delta: Estimate) -> str:

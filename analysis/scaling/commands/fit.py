@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
+from analysis.page.characters import csv
+from analysis.page.output import add_output_arguments, deliver
 from analysis.scaling.bootstrap import UNITS
 from analysis.scaling.commands.arguments import add_fit_arguments
+from analysis.scaling.isoflop import isoflop_curves
+from analysis.scaling.show.answer_sections import Scaling, answer, warnings, which_law
 from analysis.scaling.show.fit_json import to_json
-from analysis.scaling.show.text import summary
+from analysis.scaling.show.fit_sections import law, runs, trust
 from analysis.scaling.study import Settings, fit_study
 from analysis.tables.arguments import add_seed_argument, add_table_arguments, positive, read_table
-from analysis.tables.files import dumps, write_text
+from analysis.tables.files import write_text
 from analysis.tables.provenance import provenance
 
 
@@ -24,7 +27,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "each run) and bootstrap.csv (every resample) to the output folder.",
     )
     add_table_arguments(parser)
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
+    add_output_arguments(parser)
     parser.add_argument(
         "--phi", type=_phi, default=None, metavar="FREE|VALUE", help="hold φ (default: free)"
     )
@@ -61,13 +64,19 @@ def run(args: argparse.Namespace) -> None:
         seed=args.seed,
     )
     study = fit_study(table, settings, show_progress=True)
-    document = to_json(study, provenance(table, seed=args.seed, command=args.command))
+    origin = provenance(table, seed=args.seed, command=args.command)
     if study.bootstrap is not None:
-        write_text(args.out / "bootstrap.csv", study.bootstrap.estimates.to_csv(index=False))
-    write_text(args.out / "runs.csv", study.predictions().to_csv(index=False))
-    write_text(args.out / "fit.json", dumps(document))
-    print(summary(study))
-    print(f"\nrounded above, at full precision in {args.out / 'fit.json'}")
+        write_text(args.out / "bootstrap.csv", csv(study.bootstrap.estimates))
+    write_text(args.out / "runs.csv", csv(study.predictions()))
+    sections = [
+        answer(Scaling(study, isoflop_curves(study.table.runs), [], None, None)),
+        law(study),
+        which_law(study),
+        trust(study),
+        runs(study),
+        warnings(study),
+    ]
+    deliver(sections, args, "fit.json", to_json(study, origin), figures=False)
 
 
 def _phi(text: str) -> float | None:

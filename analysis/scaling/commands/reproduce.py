@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Hashable
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +12,13 @@ import pandas as pd
 from analysis.errors import AnalysisError
 from analysis.laws.counting import INJECTIONS
 from analysis.laws.joint import JOINT
+from analysis.page.output import add_tables_argument, write_tables
+from analysis.page.section import Block, Section
+from analysis.page.table import Column, Table
 from analysis.scaling.allocation import allocate
 from analysis.scaling.bootstrap import RESAMPLES
 from analysis.scaling.fit import FitResult, fit
 from analysis.scaling.isoflop import isoflop_curves
-from analysis.scaling.show.text import table_text
 from analysis.scaling.splits import Errors, errors
 from analysis.scaling.study import Settings, Study, fit_study
 from analysis.tables.arguments import add_seed_argument, positive
@@ -31,7 +33,6 @@ STUDIES = {
         DATA / "schwethelm2026_published.csv",
     )
 }
-HEADER = ("", "", "paper", "ours", "difference")
 QUANTITIES = {
     **JOINT.symbols,
     "r2": "R²",
@@ -39,6 +40,8 @@ QUANTITIES = {
     "rmse": "RMSE",
     "max_abs": "max |·|",
 }
+
+COLUMNS = ["row", "quantity", "printed", "ours", "difference"]
 
 Values = dict[tuple[str, str], float]
 
@@ -60,24 +63,33 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--starts", type=positive, metavar="N")
     parser.add_argument("--bootstrap", type=positive, default=RESAMPLES, metavar="N")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where --tables are written")
+    add_tables_argument(parser)
     add_seed_argument(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> None:
     """Fit and print."""
+    if args.tables and args.out is None:
+        raise AnalysisError(f"--tables={args.tables}: needs --out=DIR to write to")
     title, runs_path, _ = STUDIES[args.study]
     table = load_runs(runs_path, injection=args.injection)
     settings = Settings(starts=args.starts, resamples=args.bootstrap, seed=args.seed)
     study = fit_study(table, settings, show_progress=True)
-    print(title)
-    print(f"{len(table)} runs (losses digitised), injection matrix booked: {args.injection}")
-    for name, rows in compare(args.study, study).groupby("table", sort=False):
-        print(f"\n{name}")
-        print("\n".join(table_text(HEADER, list(_lines(rows)))))
     sensitivity = study.injection_sensitivity or {}
-    booked = ", ".join(f"{choice} {phi:.3f}" for choice, phi in sensitivity.items() if phi)
-    print(f"\nφ by booking of the injection matrix: {booked}")
+    counted = ", ".join(f"{choice} {phi:.3f}" for choice, phi in sensitivity.items() if phi)
+    compared = compare(args.study, study)
+    content: list[Block] = [
+        title,
+        f"{len(table)} runs (losses digitised), injection matrix counted: {args.injection}",
+        *(_table(name, rows) for name, rows in compared.groupby("table", sort=False)),
+        f"φ by where the injection matrix is counted: {counted}",
+    ]
+    section = Section(title, content, "reproduction")
+    if args.out is not None:
+        write_tables([section], args.out, args.tables)
+    print(section.text())
 
 
 def compare(name: str, study: Study) -> pd.DataFrame:
@@ -154,19 +166,24 @@ def _four_lower_budgets(table: RunTable, settings: Settings) -> FitResult:
     return fit(low, starts=settings.starts, seed=settings.seed)
 
 
-def _lines(rows: pd.DataFrame) -> Iterator[tuple[str, ...]]:
-    previous = ""
-    columns = ["row", "quantity", "printed", "ours", "difference"]
-    for row, quantity, printed, ours, difference in rows[columns].itertuples(index=False):
+def _table(name: Hashable, rows: pd.DataFrame) -> Table:
+    """One of the paper's tables; ours and the difference with one digit more than it prints."""
+    records = []
+    for row, quantity, printed, ours, difference in rows[COLUMNS].itertuples(index=False):
         first, _, rest = quantity.partition(" ")
-        yield (
-            "" if row == previous else row,
-            f"{QUANTITIES.get(first, first)} {rest}".strip(),
-            printed,
-            _rounded(ours, quantity),
-            _rounded(difference, quantity, sign="+"),
+        records.append(
+            {
+                "row": row,
+                "quantity": f"{QUANTITIES.get(first, first)} {rest}".strip(),
+                "printed": printed,
+                "ours": _rounded(ours, quantity),
+                "difference": _rounded(difference, quantity, sign="+"),
+            }
         )
-        previous = row
+    columns = [Column("row", ""), Column("quantity", "")]
+    titles = {"printed": "paper", "ours": "ours", "difference": "difference"}
+    columns += [Column(key, title, str) for key, title in titles.items()]
+    return Table(str(name), str(name), columns, records)
 
 
 def _rounded(value: float, quantity: str, sign: str = "") -> str:

@@ -1,25 +1,27 @@
-"""The part of a report that says what one recurrence is worth, what it costs and how to spend."""
+"""What one recurrence is worth, by which law, and what the answer hangs on."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from html import escape
+from functools import partial
 
 import numpy as np
 
 from analysis.estimate import Estimate
-from analysis.page.html import Html, PageFigure, Section, folded, scientific, table
-from analysis.page.style import compact
-from analysis.scaling.allocation import Allocation, FrontierGap
-from analysis.scaling.answer import reading
+from analysis.page.numbers import scientific
+from analysis.page.section import Block, Folded, Items, PageFigure, Section, Text
+from analysis.page.table import Column, Table
+from analysis.scaling.allocation import Allocation
+from analysis.scaling.answer import limits, reading
 from analysis.scaling.bootstrap import FEW_BLOCKS
-from analysis.scaling.isoflop import Exponents, IsoFlopCurve, PowerLaw
-from analysis.scaling.show import curve_figures as figures
+from analysis.scaling.isoflop import Exponents, IsoFlopCurve
 from analysis.scaling.show import fit_figures
+from analysis.scaling.show.curve_sections import isoflop_figure, sizes_table
+from analysis.scaling.show.readable import readable
 from analysis.scaling.study import Study
 
-# An interval of φ wider than this leaves most readings of the point open.
+#: An interval of φ wider than this leaves most readings of the point open.
 WIDE = 0.5
 
 
@@ -35,65 +37,134 @@ class Scaling:
 
 
 def answer(data: Scaling) -> Section:
-    """φ, what it means in words, and the two figures that show it."""
+    """φ of the law that answers, what it means in words, and the two figures that show it."""
     study = data.study
     phi = phi_estimate(study)
-    r_max = float(study.table.runs["r"].max())
-    html = f'<p class="answer">φ = {phi.value:.2f} <small>{_interval_in_words(study)}</small></p>'
-    html += f'<p class="verdict">{_verdict(study, phi)}</p>'
-    html += f"<p>{_doubling(phi)} {_cost(data)}</p>"
-    if study.warnings:
-        n = len(study.warnings)
-        html += f'<p><a href="#warnings">{n} warning{"s" if n > 1 else ""}</a> below.</p>'
-    html += _worth_table(data, phi)
-    return Section(
-        "What one recurrence is worth",
-        html,
-        [
+    content: list[Block] = []
+    if phi is None:
+        content.append(Text(f"{study.fit.law.title.capitalize()}: {_parameters(study)}", "answer"))
+    else:
+        r_max = float(study.table.runs["r"].max())
+        sizes = [] if data.allocation is None else data.allocation.sizes
+        by = "" if study.answer is None else f", by the {study.answer.law} law"
+        content += [
+            *_incomplete(study),
+            Text(f"φ = {_signed(phi.value)}: {_interval_in_words(study, phi)}{by}", "answer"),
+            Text(_verdict(study, phi), "verdict"),
+            f"{_doubling(phi)} {limits(study.table.runs)}",
+            *_cost(data),
             PageFigure(
                 "phi",
-                fit_figures.phi_interval(phi.value, phi.ci95, r_max),
+                partial(fit_figures.phi_interval, phi.value, phi.ci95, r_max),
                 "The recurrence-equivalence exponent φ and its 95 % interval. A block run r times "
-                "counts as r<sup>φ</sup> blocks of its size in "
-                "N<sub>eff</sub> = N<sub>once</sub> + r<sup>φ</sup>·N<sub>rec</sub>.",
+                "counts as r^φ blocks of its size in N_eff = N_once + r^φ·N_rec.",
+                f"The exponent φ = {phi.text(2)} on a scale from 0, where repeating adds nothing, "
+                "to 1, as good as unshared layers.",
             ),
-            PageFigure(
-                "isoflop",
-                figures.isoflop_curves(data.curves),
-                "Loss against model size at equal training compute. Every point is a run, every "
-                "curve a parabola through the runs of one budget and one r; its star is the best "
-                "size. Looped models have fewer unique parameters, so their curves lie further "
-                "left. Stars of one colour compare at equal compute: lower is better.",
-            ),
+            sizes_table(study.table.runs["r"], phi, sizes, by_law=not _by_local(study)),
+        ]
+    if study.warnings:
+        n = len(study.warnings)
+        content.append(Text(f"{n} warning{'s' if n > 1 else ''} below.", "note", link="warnings"))
+    content.append(isoflop_figure(data.curves))
+    return Section("What one recurrence is worth", content, anchor="answer")
+
+
+def which_law(study: Study) -> Section | None:
+    """Which law answers and why, and how far choices of counting move φ; None without a φ."""
+    if study.answer is None:
+        return None
+    chosen, local = study.answer, study.local
+    phis = {study.fit.law.name: _resampled(study)}
+    if local is not None:
+        phis["local"] = Estimate(local.phi, local.se, local.ci95)
+    laws = Table(
+        "laws",
+        "Both laws predict every (budget, r) cell from the others; the error of that decides, not "
+        "φ. Intervals: the jackknife over cells for the local law, resampled cells for the other.",
+        (
+            Column("law", "law"),
+            Column("phi", "φ [95 %]", ".3f"),
+            Column("left_out_rmse", "error on cells left out (nats)", ".4f"),
+            Column("rmse", "RMSE (nats)", ".4f"),
+            Column("answers", "answers"),
+        ),
+        [
+            {
+                "law": name,
+                "phi": phi,
+                "left_out_rmse": chosen.left_out_rmse.get(name),
+                "rmse": study.fit.rmse if name == study.fit.law.name else local and local.fit.rmse,
+                "answers": "yes" if name == chosen.law else "no",
+            }
+            for name, phi in phis.items()
         ],
-        anchor="answer",
     )
+    content: list[Block] = [f"The {chosen.law} law answers: {chosen.why}.", laws]
+    if local is not None:
+        content += [
+            "Choices that no interval knows of move φ too, often by more than it is wide:",
+            _systematics(study),
+            Folded("φ without each (budget, r) cell", [_cells(study)]),
+        ]
+    return Section("Which law answers", content, anchor="which-law")
 
 
-def phi_estimate(study: Study) -> Estimate:
-    """φ with its bootstrap spread, where there is one."""
-    phi = study.fit.params["phi"]
-    if study.bootstrap is None or study.settings.phi is not None:
+def warnings(study: Study) -> Section | None:
+    """What a reader must know before using any number of the report."""
+    if not study.warnings:
+        return None
+    items = Items([readable(line) for line in study.warnings], warnings=True)
+    return Section("Warnings", [items], anchor="warnings")
+
+
+def phi_estimate(study: Study) -> Estimate | None:
+    """φ of the law that answers, with its interval; that of the study's law where none does."""
+    if study.fit.phi is None:
+        return None
+    if study.answer is None:
+        return Estimate(study.fit.phi, None, None)
+    return Estimate(study.answer.phi, None, study.answer.ci95)
+
+
+def _resampled(study: Study) -> Estimate:
+    """φ of the study's own law with its bootstrap spread, where there is one."""
+    phi, bootstrap = study.fit.params["phi"], study.bootstrap
+    if bootstrap is None or study.settings.phi is not None:
         return Estimate(phi, None, None)
-    bootstrap = study.bootstrap
     return Estimate(phi, bootstrap.standard_error("phi"), bootstrap.interval("phi"))
 
 
-def _interval_in_words(study: Study) -> str:
-    phi = phi_estimate(study)
+def _parameters(study: Study) -> str:
+    symbols = study.fit.law.symbols
+    return ", ".join(f"{symbols[name]} = {value:.4g}" for name, value in study.fit.params.items())
+
+
+def _incomplete(study: Study) -> Iterator[Block]:
+    planned = study.planned
+    if planned is not None and planned["finished"] < planned["runs"]:
+        counted = f"{planned['finished']} of {planned['runs']} runs"
+        yield Text(f"{counted} of this study are finished: what follows will change.", "verdict")
+
+
+def _interval_in_words(study: Study, phi: Estimate) -> str:
     if study.settings.phi is not None:
         return "held fixed, not fitted"
     if phi.ci95 is None:
-        return "no interval: nothing was resampled"
+        return "no interval, nothing was resampled"
     words = f"95 % interval {_signed(phi.ci95[0])} to {_signed(phi.ci95[1])}"
     bootstrap = study.bootstrap
-    if bootstrap is not None and (at_edge := bootstrap.at_bounds.get("phi", 0)):
-        box = study.fit.law.exponents["phi"]
-        words += (
-            f"; {at_edge} of {len(bootstrap.estimates)} resamples end at the edge of the search "
-            f"({_signed(box.low)} to {_signed(box.high)})"
-        )
-    return words
+    if _by_local(study) or bootstrap is None or not bootstrap.at_bounds.get("phi"):
+        return words
+    box = study.fit.law.exponents["phi"]
+    return (
+        f"{words}; {bootstrap.at_bounds['phi']} of {len(bootstrap.estimates)} resamples end at the "
+        f"edge of the search ({_signed(box.low)} to {_signed(box.high)})"
+    )
+
+
+def _by_local(study: Study) -> bool:
+    return study.answer is not None and study.answer.law == "local"
 
 
 def _signed(value: float) -> str:
@@ -103,12 +174,13 @@ def _signed(value: float) -> str:
 def _verdict(study: Study, phi: Estimate) -> str:
     if study.settings.phi is not None:
         return "These runs were fitted with φ given, so they say nothing about its value here."
-    if study.bootstrap is None or phi.ci95 is None:
+    if phi.ci95 is None:
         return "Without an interval this is a point, not an answer."
     text = reading(*phi.ci95)
     if phi.ci95[1] - phi.ci95[0] > WIDE:
         text += " The interval is the result; the point within it says little."
-    if study.bootstrap.n_blocks < FEW_BLOCKS:
+    few = study.bootstrap is not None and study.bootstrap.n_blocks < FEW_BLOCKS
+    if study.bootstrap is not None and few and not _by_local(study):
         text += (
             f" And with only {study.bootstrap.n_blocks} blocks of runs to redraw, it is likely "
             "too narrow."
@@ -125,218 +197,71 @@ def _doubling(phi: Estimate) -> str:
     return text + "; 1 would be nothing gained, 2 as good as new layers."
 
 
-def _cost(data: Scaling) -> str:
+def _cost(data: Scaling) -> Iterator[str]:
     if data.allocation is None or not data.allocation.gaps_at_budgets:
-        return ""
+        return
     gap = data.allocation.gaps_at_budgets[-1]
     value = gap.gap[-1]
-    side = "behind" if value > 0 else "ahead of"
     text = (
         f"At {scientific(gap.budgets[-1])} training FLOPs, the largest budget here, the best "
-        f"r&nbsp;=&nbsp;{gap.r:g} model is {abs(value):.3f} nats {side} the best "
-        "r&nbsp;=&nbsp;1 model"
+        f"r = {gap.r:g} model is {abs(value):.3f} nats {'behind' if value > 0 else 'ahead of'} the "
+        "best r = 1 model"
     )
     if gap.ci95 is not None:
         low, high = sorted(np.sign(value) * end[-1] for end in gap.ci95)
         text += f" ({low:.3f} to {high:.3f})".replace("-", "−")
-    return text + " under the fitted law."
+    yield f"{text} under the {data.study.fit.law.name} law."
 
 
-def _worth_table(data: Scaling, phi: Estimate) -> str:
-    sizes = {} if data.allocation is None else {s.r: s for s in data.allocation.sizes}
-    rows = []
-    for r in sorted(data.study.table.runs["r"].unique()):
-        if r == 1:
-            continue
-        worth = Estimate(
-            r**phi.value,
-            None,
-            None if phi.ci95 is None else (r ** phi.ci95[0], r ** phi.ci95[1]),
-        )
-        size = sizes.get(r)
-        rows.append(
-            [
-                f"{r:g}",
-                worth.text(2),
-                None if size is None else f"{size.unique:.2f}",
-                None if size is None else size.effective.text(2),
-            ]
-        )
-    return table(
-        ["r", "the looped block counts as", "unique parameters", "performs like a model with"],
-        rows,
-        caption="Sizes relative to the r&nbsp;=&nbsp;1 model of the same width; in brackets, "
-        "95 % intervals.",
-    )
-
-
-def isoflop(data: Scaling) -> Section:
-    """The curves by r, and every vertex with the reason for those that are missing."""
-    refused = [c for c in data.curves if c.refused]
-    n = len(data.curves)
-    html = (
-        f"<p>{n - len(refused)} of {n} curves have a usable vertex. "
-        "A vertex outside the sizes that were trained, or a curve without a minimum, is not "
-        "used anywhere.</p>"
-    )
-    if refused:
-        html += table(
-            ["budget", "r", "refused because"],
-            [[Html(scientific(c.budget)), f"{c.r:g}", c.refused] for c in refused],
-        )
-    rows = [
-        [
-            Html(scientific(c.budget)),
-            f"{c.r:g}",
-            len(c.loss),
-            compact(c.n_opt),
-            None if np.isnan(c.log_n_opt_se) else f"{c.log_n_opt_se:.1%}",
-            compact(c.tokens_opt),
-            f"{c.tokens_opt / c.n_opt:.1f}",
-            f"{c.loss_opt:.4f}",
-        ]
-        for c in data.curves
-        if c.refused is None
+def _systematics(study: Study) -> Table:
+    """φ of the local law without each r, by what is counted, and with a worth of its own per r."""
+    local = study.local
+    assert local is not None
+    rows: list[tuple[str, Estimate | float | None]] = [
+        ("as above", Estimate(local.phi, local.se, local.ci95)),
+        *((f"without r = {r:g}", phi) for r, phi in local.without_r.items()),
+        *(
+            (f"injection matrix {COUNTED[choice]}", phi)
+            for choice, phi in local.injection.items()
+            if choice != study.table.injection
+        ),
+        ("embeddings counted in N_once", local.embeddings),
+        *(
+            (f"a worth of its own for r = {r:g}", worth)
+            for r, worth in (local.worth_per_r or {}).items()
+        ),
     ]
-    header = ["FLOPs", "r", "runs", "N*", "± of N*", "D*", "D*/N*", "L* (nats)"]
-    details = folded(
-        f"All {len(rows)} vertices",
-        table(header, rows, caption="N counts unique non-embedding parameters; ± is one s.e."),
+    if local.over_r is not None:
+        rows.append(("r, not cells, drawn at random", Estimate(local.phi, None, local.over_r)))
+    return Table(
+        "systematics",
+        "φ of the local law under other choices.",
+        (Column("choice", "choice"), Column("phi", "φ", ".3f")),
+        [{"choice": choice, "phi": phi} for choice, phi in rows if phi is not None],
     )
-    figure = PageFigure(
-        "isoflop_panels",
-        figures.isoflop_panels(data.curves),
-        "The same curves, one panel for each r, on common axes.",
-    )
-    return Section("Iso-FLOP curves", html, [figure], details, anchor="isoflop")
 
 
-def allocation(data: Scaling) -> Section:
-    """How N* and D* grow with compute, by both definitions, labelled."""
-    optima = [] if data.allocation is None else data.allocation.optima
-    html = (
-        "<p>Two definitions of the compute-optimal model, never mixed: <b>vertices</b> of the "
-        "iso-FLOP parabolas (points) use one cell of runs each; the <b>minimum of the law</b> "
-        "(lines) uses the joint fit and the exact FLOPs per token as a function of width. Where "
-        "they part, at least one of them is off.</p>"
-    )
-    if data.allocation_refused:
-        html += f"<p>No minimum of the law: {escape(data.allocation_refused)}.</p>"
-    rows = _exponent_rows(data)
-    html += table(
-        ["r", "definition", "a in N* ∝ Cᵃ", "b in D* ∝ Cᵇ", "a + b", "budgets"],
-        rows,
-        caption="Exponents ± one standard error [95 % interval]. a + b is above 1 where "
-        "FLOPs per token grow more slowly than N: attention and unembedding are linear in width.",
-    )
-    reasons = [e.refused for e in data.exponents if e.refused]
-    if reasons:
-        html += f'<p class="note">Refused: {escape(". ".join(reasons))}.</p>'
-    beyond = [f"r = {o.r:g}" for o in optima if o.extrapolated.any()]
-    if beyond:
-        html += (
-            f'<p class="note">The optimum of the law leaves the widths that were trained for '
-            f"{', '.join(beyond)}: extrapolated there.</p>"
-        )
-    return Section(
-        "Compute-optimal allocation",
-        html,
+#: Where the injection matrix is counted, in words.
+COUNTED = {
+    "once": "counted in N_once",
+    "recurrent": "counted in N_rec",
+    "excluded": "not counted",
+}
+
+
+def _cells(study: Study) -> Table:
+    assert study.local is not None
+    cells = study.local.cells
+    return Table(
+        "without_cell",
+        "",
+        (
+            Column("budget", "FLOPs", scientific),
+            Column("r", "r", "g"),
+            Column("phi", "φ without", ".3f"),
+        ),
         [
-            PageFigure(
-                "optimum",
-                figures.optimum(optima, data.curves),
-                "Best model size and number of training tokens for a budget. N counts unique "
-                "non-embedding parameters.",
-            ),
-            PageFigure(
-                "tokens_per_parameter",
-                figures.tokens_per_parameter(optima, data.curves),
-                "Tokens per unique parameter at the optimum. A looped model has fewer unique "
-                "parameters for its compute, so its ratio is higher.",
-            ),
+            {"budget": budget, "r": r, "phi": phi}
+            for (budget, r), phi in zip(cells.labels, cells.params["phi"], strict=True)
         ],
-        anchor="allocation",
     )
-
-
-def _exponent_rows(data: Scaling) -> list[list[object]]:
-    growth = {} if data.allocation is None else {g.r: g for g in data.allocation.growth}
-    n_budgets = data.study.table.runs["budget"].nunique()
-    rows: list[list[object]] = []
-    for e in data.exponents:
-        if e.n_params is None or e.tokens is None:
-            rows.append([f"{e.r:g}", "vertices", Html("refused"), Html("refused"), None, None])
-        else:
-            rows.append(
-                [
-                    f"{e.r:g}",
-                    "vertices",
-                    _power_law(e.n_params),
-                    _power_law(e.tokens),
-                    f"{e.total:.3f}",
-                    e.n_params.n,
-                ]
-            )
-        if e.r in growth:
-            g = growth[e.r]
-            a, b = _with_error(g.n_params), _with_error(g.tokens)
-            rows.append([f"{e.r:g}", "minimum of the law", a, b, f"{g.total:.3f}", n_budgets])
-    return rows
-
-
-def _power_law(fit: PowerLaw) -> str:
-    return _with_error(Estimate(fit.exponent, fit.se, fit.ci95))
-
-
-def _with_error(e: Estimate) -> str:
-    if e.se is None or e.ci95 is None:
-        return f"{e.value:.3f}"
-    return f"{e.value:.3f} ± {e.se:.3f} [{e.ci95[0]:.2f}, {e.ci95[1]:.2f}]"
-
-
-def price(data: Scaling) -> Section:
-    """The loss frontier of each r and its distance from r = 1."""
-    optima = [] if data.allocation is None else data.allocation.optima
-    shown = [
-        PageFigure(
-            "frontier",
-            figures.frontier(optima, data.curves),
-            "The lowest loss each r reaches with C training FLOPs.",
-        )
-    ]
-    html = (
-        "<p>The lowest loss that each r reaches with the same training compute, and its distance "
-        "from r&nbsp;=&nbsp;1. A looped model stores fewer parameters; the distance is what that "
-        "costs.</p>"
-    )
-    details = ""
-    if data.allocation is not None and data.allocation.gaps:
-        shown.append(
-            PageFigure(
-                "frontier_gap",
-                figures.frontier_gap(data.allocation.gaps, data.curves),
-                "Distance of each frontier from that of r = 1, with the 95 % band of the resampled "
-                "laws. Points: distance between the vertices at that budget.",
-            )
-        )
-        details = _gap_table(data.allocation.gaps_at_budgets, data.curves)
-    elif 1 not in {c.r for c in data.curves}:
-        html += "<p>No run has r = 1, so there is no gap to show.</p>"
-    return Section("The price of looping", html, shown, details, anchor="price")
-
-
-def _gap_table(gaps: Sequence[FrontierGap], curves: Sequence[IsoFlopCurve]) -> str:
-    vertex = {(c.r, c.budget): c.loss_opt for c in curves if c.refused is None}
-    header = ["FLOPs"]
-    rows: list[list[object]] = [[Html(scientific(budget))] for budget in gaps[0].budgets]
-    for gap in gaps:
-        header += [f"r = {gap.r:g}: law [95 %]", "vertices"]
-        for i, budget in enumerate(gap.budgets):
-            ends = None if gap.ci95 is None else (float(gap.ci95[0][i]), float(gap.ci95[1][i]))
-            both = (gap.r, budget) in vertex and (1.0, budget) in vertex
-            between = vertex[gap.r, budget] - vertex[1.0, budget] if both else None
-            rows[i] += [
-                Estimate(float(gap.gap[i]), None, ends).text(3),
-                None if between is None else f"{between:.3f}",
-            ]
-    return table(header, rows, caption="Compute-optimal loss minus that of r&nbsp;=&nbsp;1, nats.")

@@ -10,15 +10,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from analysis.page.numbers import scientific
 from analysis.page.style import (
     GREY,
+    PAGE,
     RecurrenceStyle,
     budget_axis,
     budget_colours,
     count_axis,
-    legend_below,
-    new_figure,
-    power_of_ten,
+    legend,
+    panels,
     recurrence_handles,
     styled,
 )
@@ -31,44 +32,39 @@ REFUSED: dict[str, Any] = {"linewidth": 0.8, "alpha": 0.5}
 
 
 @styled
-def isoflop_curves(curves: Sequence[IsoFlopCurve]) -> Figure:
+def isoflop_curves(curves: Sequence[IsoFlopCurve], width: float = PAGE) -> Figure:
     """Loss against unique parameters: colour by budget, line style by r, star at the vertex."""
     styles = RecurrenceStyle(curve.r for curve in curves)
     colours = budget_colours([curve.budget for curve in curves])
-    fig = new_figure(7.2, 5.2)
-    ax = fig.subplots()
+    fig, (ax,) = panels(width, 1, 1, 4.9 if width >= PAGE else 4.4)
     ax.set_xscale("log")
     for curve in curves:
         _draw_curve(ax, curve, colours[curve.budget], styles)
     count_axis(ax.xaxis)
     ax.set_xlabel("unique non-embedding parameters N")
     ax.set_ylabel("validation loss (nats)")
-    fig.legend(handles=_curve_legend(styles, colours, curves), loc="outside right upper")
+    legend(fig, _curve_legend(styles, colours, curves), beside=True)
     return fig
 
 
 @styled
-def isoflop_panels(curves: Sequence[IsoFlopCurve]) -> Figure:
+def isoflop_panels(curves: Sequence[IsoFlopCurve], width: float = PAGE) -> Figure:
     """The same curves, one panel per r."""
     styles = RecurrenceStyle(curve.r for curve in curves)
     colours = budget_colours([curve.budget for curve in curves])
-    columns = min(2, len(styles.recurrences))
-    rows = -(-len(styles.recurrences) // columns)
-    fig = new_figure(7.2, 2.7 * rows + 0.2)
-    axes = fig.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    for ax in axes.flat:
+    n = len(styles.recurrences)
+    fig, axes = panels(width, n, 2, 2.6 if width >= PAGE else 2.1, sharex=True, sharey=True)
+    for ax, r in zip(axes, styles.recurrences, strict=True):
         ax.set_xscale("log")
-    for ax, r in zip(axes.flat, styles.recurrences, strict=False):
         for curve in curves:
             if curve.r == r:
                 _draw_curve(ax, curve, colours[curve.budget], styles)
         ax.set_title(f"r = {r:g}", loc="left", fontweight="bold")
-    for ax in axes.flat[len(styles.recurrences) :]:
-        ax.set_axis_off()
-    count_axis(axes[0, 0].xaxis, sparse=True)
-    fig.supxlabel("unique non-embedding parameters N", fontsize=9)
+    count_axis(axes[0].xaxis, sparse=True)
+    for ax in axes[-1:] if width < PAGE else axes[-2:]:
+        ax.set_xlabel("unique non-embedding parameters N")
     fig.supylabel("validation loss (nats)", fontsize=9)
-    fig.legend(handles=_curve_legend(styles, colours, curves), loc="outside right upper")
+    legend(fig, _curve_legend(styles, colours, curves), beside=True)
     return fig
 
 
@@ -89,7 +85,7 @@ def _curve_legend(
     gap = Line2D([], [], linestyle="none", label="")
     handles = [
         Line2D([], [], linestyle="none", label="training FLOPs"),
-        *(Line2D([], [], color=c, label=power_of_ten(b), lw=2.5) for b, c in colours.items()),
+        *(Line2D([], [], color=c, label=scientific(b), lw=2.5) for b, c in colours.items()),
         gap,
         *recurrence_handles(styles, colour=GREY),
         gap,
@@ -101,11 +97,12 @@ def _curve_legend(
 
 
 @styled
-def optimum(optima: Sequence[Optima], curves: Sequence[IsoFlopCurve]) -> Figure:
+def optimum(
+    optima: Sequence[Optima], curves: Sequence[IsoFlopCurve], width: float = PAGE
+) -> Figure:
     """N*(C) and D*(C): vertices as points, the fitted law's minimum as lines."""
     styles = RecurrenceStyle(curve.r for curve in curves)
-    fig = new_figure(7.2, 3.6)
-    axes = fig.subplots(1, 2)
+    fig, axes = panels(width, 2, 2, 3.2 if width >= PAGE else 2.9)
     for ax, of_law, of_vertex, label in (
         (axes[0], "n_params", "n_opt", "optimal unique parameters N*"),
         (axes[1], "tokens", "tokens_opt", "optimal training tokens D*"),
@@ -129,16 +126,17 @@ def optimum(optima: Sequence[Optima], curves: Sequence[IsoFlopCurve]) -> Figure:
         ax.set_xlabel("training FLOPs C")
         ax.set_title(label, loc="left")
     handles = recurrence_handles(styles) + _definition_handles(optima)
-    legend_below(fig, handles)
+    legend(fig, handles)
     return fig
 
 
 @styled
-def frontier(optima: Sequence[Optima], curves: Sequence[IsoFlopCurve]) -> Figure:
+def frontier(
+    optima: Sequence[Optima], curves: Sequence[IsoFlopCurve], width: float = PAGE
+) -> Figure:
     """The lowest loss that each r reaches with C FLOPs."""
     styles = RecurrenceStyle(curve.r for curve in curves)
-    fig = new_figure(7.2, 3.8)
-    ax = fig.subplots()
+    fig, (ax,) = panels(width, 1, 1, 3.5)
     ax.set_xscale("log")
     for o in optima:
         ax.plot(o.budgets, o.loss, **styles.line(o.r))
@@ -149,16 +147,17 @@ def frontier(optima: Sequence[Optima], curves: Sequence[IsoFlopCurve]) -> Figure
     ax.set_xlabel("training FLOPs C")
     ax.set_ylabel("compute-optimal loss L* (nats)")
     handles = recurrence_handles(styles) + _definition_handles(optima)
-    legend_below(fig, handles)
+    legend(fig, handles)
     return fig
 
 
 @styled
-def frontier_gap(gaps: Sequence[FrontierGap], curves: Sequence[IsoFlopCurve]) -> Figure:
+def frontier_gap(
+    gaps: Sequence[FrontierGap], curves: Sequence[IsoFlopCurve], width: float = PAGE
+) -> Figure:
     """What looping costs: L*_r(C) − L*_1(C) with its bootstrap band, and between vertices."""
     styles = RecurrenceStyle(curve.r for curve in curves)
-    fig = new_figure(7.2, 3.4)
-    ax = fig.subplots()
+    fig, (ax,) = panels(width, 1, 1, 3.1)
     ax.set_xscale("log")
     ax.axhline(0, color=GREY, linewidth=0.8)
     reference = {c.budget: c.loss_opt for c in _with_vertex(curves, 1)}
@@ -180,16 +179,17 @@ def frontier_gap(gaps: Sequence[FrontierGap], curves: Sequence[IsoFlopCurve]) ->
     ax.set_ylabel(r"$L^*_r(C) - L^*_1(C)$  (nats)")
     handles = [h for h in recurrence_handles(styles) if h.get_label() != "r = 1"]
     handles += _definition_handles(gaps)
-    legend_below(fig, handles)
+    legend(fig, handles)
     return fig
 
 
 @styled
-def tokens_per_parameter(optima: Sequence[Optima], curves: Sequence[IsoFlopCurve]) -> Figure:
+def tokens_per_parameter(
+    optima: Sequence[Optima], curves: Sequence[IsoFlopCurve], width: float = PAGE
+) -> Figure:
     """D*/N* against compute, N unique; every run as a faint point."""
     styles = RecurrenceStyle(curve.r for curve in curves)
-    fig = new_figure(7.2, 3.6)
-    ax = fig.subplots()
+    fig, (ax,) = panels(width, 1, 1, 3.3)
     _log_log(ax)
     for curve in curves:
         faint = styles.points(curve.r) | {"markersize": 3, "alpha": 0.25, "markeredgewidth": 0}
@@ -209,7 +209,7 @@ def tokens_per_parameter(optima: Sequence[Optima], curves: Sequence[IsoFlopCurve
     handles = recurrence_handles(styles) + _definition_handles(optima)
     handles.append(Line2D([], [], color=GREY, marker="o", ms=3, alpha=0.4, ls="none", label="runs"))
     handles.append(Line2D([], [], label="20 per parameter", **RULE))
-    legend_below(fig, handles)
+    legend(fig, handles)
     return fig
 
 

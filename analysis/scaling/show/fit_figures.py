@@ -11,17 +11,20 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis.estimate import Estimate
 from analysis.laws.counting import FloatArray
 from analysis.laws.law import Law
 from analysis.page.style import (
     ACCENT,
     BAND,
     GREY,
+    PAGE,
     RecurrenceStyle,
     budget_axis,
     count_axis,
-    legend_below,
+    legend,
     new_figure,
+    panels,
     point_handles,
     styled,
 )
@@ -36,18 +39,24 @@ class PhiRow:
     ci95: tuple[float, float] | None = None
     ours: bool = True
 
+    @property
+    def estimate(self) -> Estimate | None:
+        return None if self.phi is None else Estimate(self.phi, None, self.ci95)
+
 
 # Where the axis of φ ends at the latest, unless φ itself lies beyond.
 WIDEST_PHI = (-0.6, 1.6)
 
 
 @styled
-def phi_interval(phi: float, ci95: tuple[float, float] | None, r_max: float) -> Figure:
+def phi_interval(
+    phi: float, ci95: tuple[float, float] | None, r_max: float, width: float = PAGE
+) -> Figure:
     """φ and its interval between 0 (a repetition adds nothing) and 1 (it is worth new layers).
 
     An interval that reaches far beyond 0 or 1 ends in an arrow at the figure's edge.
     """
-    fig = new_figure(7.2, 1.95)
+    fig = new_figure(width, 1.95 if width >= PAGE else 2.2)
     ax = fig.subplots()
     low, high = ci95 or (phi, phi)
     left = min(max(min(-0.12, low - 0.08), WIDEST_PHI[0]), phi - 0.2)
@@ -72,8 +81,11 @@ def phi_interval(phi: float, ci95: tuple[float, float] | None, r_max: float) -> 
         f"φ = {phi:.2f}".replace("-", "−"), (phi, 0.2), ha="center", va="bottom", fontweight="bold"
     )
     edge_text: dict[str, Any] = {"va": "top", "fontsize": 8, "color": GREY}
-    ax.annotate("  repeating adds nothing", (0, 0.93), ha="left", **edge_text)
-    ax.annotate("as good as unshared layers  ", (1, 0.93), ha="right", **edge_text)
+    none, full = " repeating adds nothing", "as good as unshared layers "
+    if width < PAGE:
+        none, full = " repeating\n adds nothing", "as good as \nunshared layers "
+    ax.annotate(none, (0, 0.93), ha="left", **edge_text)
+    ax.annotate(full, (1, 0.93), ha="right", **edge_text)
     ax.set_yticks([])
     ax.spines["left"].set_visible(False)
     ax.grid(False)
@@ -91,9 +103,13 @@ def _worth_ticks(r_max: float) -> list[float]:
 
 
 @styled
-def forest(rows: Sequence[PhiRow]) -> Figure:
-    """φ with its 95 % interval over studies and over parts of this one, first row on top."""
-    fig = new_figure(7.2, 0.7 + 0.23 * len(rows))
+def forest(rows: Sequence[PhiRow], width: float = PAGE) -> Figure:
+    """φ with its 95 % interval over studies and over parts of this one, first row on top.
+
+    On a narrow page labels stand above their lines, not beside them.
+    """
+    narrow = width < PAGE
+    fig = new_figure(width, 0.7 + (0.36 if narrow else 0.23) * len(rows))
     ax = fig.subplots()
     ax.axvspan(0, 1, color=BAND, alpha=0.5, linewidth=0)
     for edge in (0, 1):
@@ -101,9 +117,13 @@ def forest(rows: Sequence[PhiRow]) -> Figure:
     heights = np.arange(len(rows))[::-1]
     for y, row in zip(heights, rows, strict=True):
         if row.phi is not None:
-            _forest_row(ax, y, row, row.phi)
-    ax.set_yticks(heights, [row.label for row in rows])
-    for label, row in zip(ax.get_yticklabels(), rows, strict=True):
+            _forest_row(ax, y - 0.25 * narrow, row, row.phi)
+        if narrow:
+            weight = "bold" if row.phi is None else "normal"
+            place = ax.get_yaxis_transform()
+            ax.text(0.01, y, row.label, transform=place, fontsize=8, va="bottom", weight=weight)
+    ax.set_yticks([] if narrow else heights, [] if narrow else [row.label for row in rows])
+    for label, row in zip(ax.get_yticklabels(), rows, strict=False):
         label.set_fontweight("bold" if row.phi is None else "normal")
     ax.set_ylim(-0.6, len(rows) - 0.4)
     low, high = ax.get_xlim()
@@ -134,10 +154,12 @@ def _forest_row(ax: Axes, y: float, row: PhiRow, phi: float) -> None:
 
 
 @styled
-def predicted_against_actual(booked: pd.DataFrame, predicted: FloatArray) -> Figure:
+def predicted_against_actual(
+    booked: pd.DataFrame, predicted: FloatArray, width: float = PAGE
+) -> Figure:
     """Each run's loss against the law's: on the diagonal the law is exact."""
     styles = RecurrenceStyle(booked["r"])
-    fig = new_figure(4.6, 4.6)
+    fig = new_figure(min(4.6, width), min(4.6, width + 0.4))
     ax = fig.subplots()
     actual = booked["loss"].to_numpy(np.float64)
     ends = [min(actual.min(), predicted.min()), max(actual.max(), predicted.max())]
@@ -148,33 +170,34 @@ def predicted_against_actual(booked: pd.DataFrame, predicted: FloatArray) -> Fig
     ax.set_aspect("equal")
     ax.set_xlabel("loss of the law (nats)")
     ax.set_ylabel("measured loss (nats)")
-    legend_below(fig, point_handles(styles))
+    legend(fig, point_handles(styles))
     return fig
 
 
 @styled
-def residuals(booked: pd.DataFrame, n_effective: FloatArray, predicted: FloatArray) -> Figure:
+def residuals(
+    booked: pd.DataFrame, n_effective: FloatArray, predicted: FloatArray, width: float = PAGE
+) -> Figure:
     """Measured minus predicted loss against N_eff, D, C and r: structure here is a wrong law."""
     styles = RecurrenceStyle(booked["r"])
     residual = booked["loss"].to_numpy(np.float64) - predicted
-    fig = new_figure(7.2, 5.0)
-    axes = fig.subplots(2, 2, sharey=True)
+    fig, axes = panels(width, 4, 2, 2.4 if width >= PAGE else 1.9, sharey=True)
     for ax, x, label in (
-        (axes[0, 0], n_effective, r"effective parameters $N_{once} + r^{\varphi} N_{rec}$"),
-        (axes[0, 1], booked["tokens"].to_numpy(np.float64), "training tokens D"),
-        (axes[1, 0], booked["train_flops"].to_numpy(np.float64), "training FLOPs C"),
+        (axes[0], n_effective, r"effective parameters $N_{once} + r^{\varphi} N_{rec}$"),
+        (axes[1], booked["tokens"].to_numpy(np.float64), "training tokens D"),
+        (axes[2], booked["train_flops"].to_numpy(np.float64), "training FLOPs C"),
     ):
         ax.set_xscale("log")
         for r in styles.recurrences:
             mine = (booked["r"] == r).to_numpy()
             ax.plot(x[mine], residual[mine], markeredgecolor="white", mew=0.5, **styles.points(r))
-        (budget_axis if ax is axes[1, 0] else _sparse_counts)(ax.xaxis)
+        (budget_axis if ax is axes[2] else _sparse_counts)(ax.xaxis)
         ax.set_xlabel(label)
-    _residuals_by_r(axes[1, 1], booked["r"].to_numpy(np.float64), residual, styles)
-    for ax in axes.flat:
+    _residuals_by_r(axes[3], booked["r"].to_numpy(np.float64), residual, styles)
+    for ax in axes:
         ax.axhline(0, color=GREY, linewidth=0.8)
     fig.supylabel("measured − law (nats)", fontsize=9)
-    legend_below(fig, point_handles(styles))
+    legend(fig, point_handles(styles))
     return fig
 
 
@@ -196,17 +219,16 @@ def _residuals_by_r(ax: Axes, r_of_run: FloatArray, residual: FloatArray, styles
 
 @styled
 def bootstrap_histograms(
-    law: Law, resamples: pd.DataFrame, estimates: Mapping[str, float], intervals: Mapping
+    law: Law,
+    resamples: pd.DataFrame,
+    estimates: Mapping[str, float],
+    intervals: Mapping,
+    width: float = PAGE,
 ) -> Figure:
     """The resampled parameters: estimate as a line, central 95 % shaded; wide ones on log axes."""
     names = list(resamples)
-    columns = 3
-    rows = -(-len(names) // columns)
-    fig = new_figure(7.2, 1.9 * rows)
-    axes = fig.subplots(rows, columns, squeeze=False)
-    for ax in axes.flat[len(names) :]:
-        ax.set_axis_off()
-    for ax, name in zip(axes.flat, names, strict=False):
+    fig, axes = panels(width, len(names), 3, 1.7, narrow=2)
+    for ax, name in zip(axes, names, strict=True):
         values = resamples[name].to_numpy(np.float64)
         values = values[np.isfinite(values)]
         bins = np.histogram_bin_edges(values, bins=24)
@@ -216,7 +238,7 @@ def bootstrap_histograms(
             bins = np.geomspace(values.min(), values.max(), 25)
         if intervals.get(name) is not None:
             ax.axvspan(*intervals[name], color=BAND, linewidth=0)
-        ax.hist(values, bins=bins, color=ACCENT, alpha=0.75)
+        ax.hist(values, bins=list(bins), color=ACCENT, alpha=0.75)
         ax.axvline(estimates[name], color="black", linewidth=1.2)
         ax.set_title(law.symbols[name], loc="left", fontweight="bold")
         ax.set_yticks([])

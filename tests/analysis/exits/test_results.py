@@ -1,7 +1,6 @@
 """What is read from exit measurements, said about them and drawn; and the report with all parts."""
 
 import json
-import re
 
 import numpy as np
 import pytest
@@ -55,10 +54,18 @@ def test_words_say_what_the_test_costs_and_what_is_gained(models):
 
 
 def test_a_table_says_what_is_gained_over_uniform_depth(models):
-    html = exits_sections._verdict_table(models)
-    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in html.split("<tr>")]
-    assert ["fixed_mean4", "kl", "7 of 7", "0 of 7", "0 of 6", "6 of 6"] in cells
-    assert "oracle" not in html
+    rows = [list(row.values()) for row in exits_sections.verdict_table(models).rows]
+    assert ["fixed_mean4", "kl", "7 of 7", "0 of 7", "0 of 6", "6 of 6"] in rows
+    assert not any("oracle" in row[1] for row in rows)
+
+
+def test_what_was_not_reached_is_a_dash(models):
+    (line,) = [
+        line
+        for line in exits_sections.quality_table(models).text().splitlines()
+        if "oracle_kl" in line
+    ]
+    assert line.split()[-2:] == ["–", "0%"]
 
 
 def test_figures_show_every_point_and_the_bounds_only_against_loops(models):

@@ -1,18 +1,25 @@
-"""The page carries everything itself, escapes what it is given, and reads numbers as numbers."""
+"""The page carries everything itself and escapes what it is given; a section also is text."""
 
 import re
+from functools import partial
 from html.parser import HTMLParser
 
 import pytest
 from matplotlib.figure import Figure
 
-from analysis.page.html import Html, PageFigure, Section, page, save_figures, scientific, table
+from analysis.page import style
+from analysis.page.html import page
+from analysis.page.output import write_figures, write_tables
+from analysis.page.section import Folded, Items, PageFigure, Section, Text
+from analysis.page.table import Column, Table
+
+HOSTILE = "<script>alert('x')</script>& \x1b[31m $\\frac$ \udc80"
 
 
 class Outline(HTMLParser):
     """Collects tags, attributes and text; complains about tags that do not close."""
 
-    VOID = frozenset({"meta", "img", "br"})
+    VOID = frozenset({"meta", "img", "br", "source"})
 
     def __init__(self, document: str):
         super().__init__()
@@ -34,58 +41,90 @@ class Outline(HTMLParser):
         self.text += data
 
 
-def small_figure() -> Figure:
-    figure = Figure(figsize=(1, 1))
-    figure.subplots().plot([0, 1])
+def draw(label: str, width: float) -> Figure:
+    figure, (left, _right) = style.panels(width, 2, 2, 1.0)
+    left.plot([0, 1], label=style.literal(label))
+    style.legend(figure, style.named([label, "b" * 90], style.RecurrenceStyle(range(2))))
     return figure
 
 
-def test_nothing_is_loaded_from_elsewhere():
-    section = Section("One", "<p>x</p>", [PageFigure("f", small_figure(), "caption")])
-    outline = Outline(page("Title", "sub", [section]))
-    links = [value for _, name, value in outline.attributes if name in ("src", "href")]
-    assert links
+@pytest.fixture(scope="module")
+def section():
+    table = Table(f"runs {HOSTILE}", HOSTILE, (Column("run", "run"),), [{"run": HOSTILE}])
+    figure = PageFigure(f"../curve {HOSTILE}", partial(draw, HOSTILE), HOSTILE, HOSTILE)
+    content = [
+        Text("φ = 0.5: 95 % interval 0.4 to 0.6", "answer"),
+        "L = E + A·(N_once + r^φ·N_rec)^−α",
+        HOSTILE,
+        Items(["one", HOSTILE], warnings=True),
+        figure,
+        Text("small print", "note"),
+        Folded(HOSTILE, [table, Text("3 warnings", link="warnings")]),
+    ]
+    return Section(HOSTILE, content, "first", {"table": table, "n": 3})
+
+
+@pytest.fixture(scope="module")
+def document(section):
+    return page(HOSTILE, HOSTILE, [section, Section("Next", ["x"], "next")])
+
+
+def test_nothing_is_loaded_from_elsewhere(document):
+    attributes = Outline(document).attributes
+    links = [value for _, name, value in attributes if name in ("src", "href", "srcset")]
+    assert len(links) == 4
     assert all(link.startswith(("data:", "#")) for link in links)
 
 
-def test_titles_and_cells_are_escaped():
-    hostile = "<script>alert('x')</script>&"
-    document = page(hostile, "", [Section(hostile, table(["run"], [[hostile]]))])
+def test_what_comes_from_files_is_escaped_everywhere(document):
     assert "<script>" not in document
-    assert Outline(document).text.count(hostile) >= 4  # title, heading, section, cell
+    assert "\x1b" not in document
+    document.encode()
+    outline = Outline(document)
+    visible = "<script>alert('x')</script>& \\x1b[31m $\\frac$ \\udc80"
+    assert outline.text.count(visible) == 10
+    assert ("img", "alt", visible) in outline.attributes
 
 
-def test_the_contents_link_to_every_section_but_the_first():
-    sections = [Section("Answer"), Section("The fit", anchor="fit"), Section("How sure is φ?")]
-    document = page("T", "", sections)
-    anchors = re.findall(r'<a href="#([^"]+)">', document)
-    assert anchors == ["fit", "how-sure-is-φ"]
-    assert all(f'id="{anchor}"' in document for anchor in anchors)
+def test_the_contents_link_to_every_section_but_the_first(document):
+    assert re.findall(r'<nav[^>]*><a href="#([^"]+)">Next</a></nav>', document) == ["next"]
+    assert 'id="next"' in document
 
 
-def test_numbers_stand_right_and_missing_ones_are_dashes():
-    html = table(["name", "value"], [["a", "-0.5"], ["b", None], ["c", Html("10<sup>3</sup>")]])
-    assert '<td class="n">−0.5</td>' in html
-    assert '<td class="n">–</td>' in html
-    assert '<td class="n">10<sup>3</sup></td>' in html
-    assert "<td>a</td>" in html
+def test_formulas_and_the_answer_are_set(document):
+    assert "N<sub>once</sub> + r<sup>φ</sup>·N<sub>rec</sub>)<sup>−α</sup>" in document
+    assert "φ = 0.5 <small>95 % interval 0.4 to 0.6</small>" in document
 
 
-@pytest.mark.parametrize("text", ["2026-11-29", "run-3", "1e-05", "--seed=3", "steps 100-120"])
-def test_hyphens_that_are_no_minus_stay(text):
-    assert f">{text}</td>" in table(["x"], [[text]])
+def test_a_narrow_page_has_its_panels_below_each_other():
+    wide, narrow = draw("a", style.PAGE), draw("a", style.PHONE)
+    for figure, columns in ((wide, 2), (narrow, 1)):
+        figure.draw_without_rendering()
+        boxes = [ax.get_position() for ax in figure.axes]
+        assert len({round(box.x0, 1) for box in boxes}) == columns
+        (legend,) = figure.legends
+        box = legend.get_window_extent().transformed(figure.transFigure.inverted())
+        assert box.y1 <= min(each.y0 for each in boxes)
+        assert box.x0 >= 0
+        assert box.x1 <= 1
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(4.64e17, "4.64×10<sup>17</sup>"), (1e18, "10<sup>18</sup>"), (3e11, "3×10<sup>11</sup>")],
-)
-def test_scientific(value, text):
-    assert scientific(value) == text
+def test_the_terminal_gets_sentences_and_open_tables(section):
+    text = section.text()
+    assert text.splitlines()[0] == "φ = 0.5: 95 % interval 0.4 to 0.6"
+    assert "warning: one" in text
+    assert "small print" not in text
+    assert "\x1b" not in text
+    assert section.json() == {"table": [{"run": HOSTILE}], "n": 3}
 
 
-def test_figures_are_saved_as_png_and_pdf(tmp_path):
-    save_figures([Section("S", figures=[PageFigure("curve", small_figure(), "")])], tmp_path)
-    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
-    assert (tmp_path / "curve.pdf").read_bytes().startswith(b"%PDF")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["curve.pdf", "curve.png"]
+def test_files_have_safe_names_of_their_own(section, tmp_path):
+    assert write_figures([section, section], tmp_path) == 2
+    names = sorted(path.name for path in (tmp_path / "figures").iterdir())
+    assert [name.rpartition(".")[2] for name in names] == ["pdf", "pdf", "png", "png", "svg", "svg"]
+    assert all(re.fullmatch(r"_curve_[\w.=+-]*", name) for name in names)
+    assert write_tables([section], tmp_path, None) == 0
+    for form, ending in (("csv", "csv"), ("latex", "tex")):
+        assert write_tables([section], tmp_path, form) == 1
+        (path,) = (tmp_path / "tables").glob(f"*.{ending}")
+        assert "x" in path.read_text()

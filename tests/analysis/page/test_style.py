@@ -11,10 +11,8 @@ from analysis.page.style import (
     RecurrenceStyle,
     budget_axis,
     budget_colours,
-    compact,
     count_axis,
     new_figure,
-    power_of_ten,
 )
 
 
@@ -60,18 +58,6 @@ def test_the_same_figure_twice_is_the_same_file():
         return plots.svg(figure)
 
     assert draw() == draw()
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(950, "950"), (1500, "1.5k"), (3e8, "300M"), (2e9, "2B"), (5e12, "5T")]
-)
-def test_compact(value, text):
-    assert compact(value) == text
-
-
-def test_power_of_ten():
-    assert power_of_ten(1e18) == "$10^{18}$"
-    assert power_of_ten(4.64e17) == r"$4.64\times 10^{17}$"
 
 
 @pytest.mark.parametrize("span", [(100, 250), (30, 900), (1e3, 1e6), (1, 1e12)])

@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 
 from analysis import RunTable, Settings, fit_study, load_runs
+from analysis.scaling.show import fit_sections
+from analysis.scaling.show.answer_sections import warnings
 from analysis.scaling.show.fit_json import to_json
-from analysis.scaling.show.text import summary, table_text
 from analysis.scaling.study import Study
 from analysis.tables.files import dumps
 from analysis.tables.provenance import provenance
@@ -179,9 +180,8 @@ def test_small_noisy_study_works_and_flags(tmp_path):
     assert reasons(result, "bootstrap: 12 blocks ((budget, r) cell) are few")
     low, high = result["bootstrap"]["phi"]["ci95"]
     assert low < result["params"]["phi"] < high
-    text = summary(study)
-    assert "lost: diverged: loss is nan" in text
-    assert "bootstrap: 12 blocks" in text
+    assert "lost          diverged: loss is nan" in fit_sections.runs(study).text()
+    assert "warning: The intervals from resampled runs: 12 blocks" in warnings(study).text()
 
 
 def test_parts_without_enough_runs_are_null_with_a_reason(published):
@@ -193,7 +193,9 @@ def test_parts_without_enough_runs_are_null_with_a_reason(published):
     assert result["leave_one_out"]["r"]["4"] is None
     assert reasons(result, "leave_one_out r = 4: null: φ is not identified")
     assert reasons(result, "halves high: null: ")
-    assert summary(fit_study(few, QUICK)).count("not available, see warnings") == 1
+    lines = fit_sections.law(fit_study(few, QUICK)).text().splitlines()
+    (line,) = [line for line in lines if line.startswith("r = 4 alone")]
+    assert set(line.split()[4:]) == {"–"}
 
 
 def test_too_few_blocks_make_the_bootstrap_null(published):
@@ -202,23 +204,18 @@ def test_too_few_blocks_make_the_bootstrap_null(published):
     assert reasons(result, "bootstrap: null: bootstrap: 4 blocks")
 
 
-def test_summary_says_what_matters(study):
-    text = summary(study)
+def test_the_sections_say_what_matters(study):
+    lines = fit_sections.law(study).text().splitlines()
     low, high = study.bootstrap.interval("phi")
-    lines = text.splitlines()
     (phi,) = [line for line in lines if line.startswith("φ  ")]
     assert phi.split()[:2] == ["φ", "0.4576"]
     assert f"[{low:.4g}, {high:.4g}]" in phi
     assert any(line.startswith("φ = 0") and "0.9857" in line for line in lines)
     assert any(line.startswith("φ = 1") and "0.9543" in line for line in lines)
     assert any(line.startswith("r = 8 alone") and line.endswith("of 20") for line in lines)
-    assert "once 0.458, recurrent 0.433, excluded 0.472" in text
-    assert "low 0.442, high 0.487" in text
-
-
-def test_columns_line_up():
-    table = table_text(("", "a", "long"), [("x", "1", "2"), ("yy", "not there")])
-    assert table == ["    a  long", "x   1     2", "yy  not there"]
+    text = fit_sections.trust(study).text()
+    for words in ("counted recurrent  ", "counted excluded  ", "low budgets, ", "high budgets, "):
+        assert words in text
 
 
 def test_no_nan_reaches_the_file(study):

@@ -32,12 +32,13 @@ def test_isoflop(csv, tmp_path, capsys):
     document = json.loads((tmp_path / "isoflop.json").read_text())
     assert len(document["curves"]) == 12
     (first,) = [e for e in document["exponents"] if e["r"] == 1]
-    assert f"{first['n_params']['exponent']:.3f} ± {first['n_params']['se']:.3f}" in printed
+    low, high = first["n_params"]["ci95"]
+    assert f"{first['n_params']['exponent']:.3f} [{low:.3f}, {high:.3f}]" in printed
     np.testing.assert_allclose(
         first["sum"], first["n_params"]["exponent"] + first["tokens"]["exponent"]
     )
     assert names(tmp_path / "figures") == {
-        f"{name}.{kind}" for name in ("isoflop", "isoflop_panels") for kind in ("png", "pdf")
+        f"{name}.{kind}" for name in ("isoflop", "isoflop_panels") for kind in ("png", "pdf", "svg")
     }
 
 
@@ -49,7 +50,7 @@ def test_allocate(csv, tmp_path, capsys):
     (size,) = [s for s in document["sizes"] if s["r"] == 4]
     low, high = size["effective"]["ci95"]
     assert f"{size['effective']['value']:.2f} [{low:.2f}, {high:.2f}]" in printed
-    assert len(names(tmp_path / "figures")) == 8
+    assert len(names(tmp_path / "figures")) == 12
 
 
 def test_allocation_without_resamples_has_values_without_intervals(csv):
@@ -74,7 +75,7 @@ def test_compare(csv, tmp_path, capsys):
     assert f"{document['delta_phi']['value']:.3f}" in printed
     assert document["provenance"]["variant"]["input"] == str(variant)
     assert printed.count("the r = 1 runs of the baseline stand for both") == 9
-    assert names(tmp_path / "figures") == {"comparison.png", "comparison.pdf"}
+    assert names(tmp_path / "figures") == {"comparison.png", "comparison.pdf", "comparison.svg"}
 
 
 @pytest.mark.parametrize(
