@@ -15,5 +15,6 @@ def get_runs() -> list[ConfigDict]:
     for fate, config in runs.items():
         config.name, config.study = fate, "fates"
     runs["pair"].processes.count = 2
+    runs["pair"].mesh = "data:-1,fsdp:1,tensor:1"  # over both
     runs["refused"].model.vocab_size = 200  # less than the data has
     return list(runs.values())
