@@ -118,7 +118,7 @@ def test_figures_are_not_written_through_a_link(study, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (run / "inspect").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UserError, match=r"inspect is a symbolic link; allowed: a folder in "):
-        command.inspect(run, QUIET, Console(quiet=True))
+        command.inspect(run, QUIET, Console(quiet=True), Settings())
     assert not any((tmp_path / "elsewhere").iterdir())
 
 
