@@ -24,6 +24,11 @@ def get_config() -> ConfigDict:
     # Parameters, order of the data, sampled depths, dropout: 0 to 2**32 - 1.
     c.seed = 0
 
+    # A run folder to begin with the parameters of, as far as they fit: names, shapes, and layers
+    # counted from both ends. What is taken over, made new and dropped is said and written down.
+    c.init_from = ""
+    c.init_from_step = 0  # which of its checkpoints; 0: the newest
+
     c.data = ConfigDict()
     c.data.folder = "data/novels"  # made by looped_jax.data.prepare
     c.data.sequence_length = 128  # T, tokens predicted per sequence
@@ -54,8 +59,10 @@ def get_config() -> ConfigDict:
     c.optimizer = muonh_adamw(d_ref=64, batch_ref=2048, tokens_ref=2e7)
 
     c.checkpoint = ConfigDict()
-    c.checkpoint.every_steps = 1000  # 0: only at the end
-    c.checkpoint.keep = 2  # complete checkpoints that stay
+    c.checkpoint.every_steps = 1000  # 0: not by steps
+    c.checkpoint.every_minutes = 0.0  # since the last one; 0: not by time
+    c.checkpoint.milestones = ()  # steps that are saved, too, and stay for good
+    c.checkpoint.keep = 2  # complete checkpoints that stay beside the milestones
 
     c.log = ConfigDict()
     c.log.every_steps = 20  # lines of metrics.jsonl, points of TensorBoard

@@ -66,7 +66,7 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _step_of(folder: RunFolder) -> int:
-    status = folder.status()
+    status = folder.readable_status()
     return status.step or 0 if status else 0
 
 

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import NoReturn, TypedDict
 
 from launch.execute import execute, interrupt
-from looped_jax import processes
+from looped_jax import peers, processes
 from looped_jax.config import resolve_json
 from looped_jax.errors import UserError
 from looped_jax.interruption import Interrupted
@@ -60,7 +60,11 @@ def run_group(orders: Sequence[Order]) -> NoReturn:
 def _run(orders: Sequence[Order]) -> int:
     of_group = resolve_json(orders[0]["config"]).processes
     processes.connect(of_group.count, of_group.connect_seconds)
-    several = of_group.count > 1
+    with peers.watch():
+        return _run_all(orders, several=of_group.count > 1)
+
+
+def _run_all(orders: Sequence[Order], several: bool) -> int:
     status = 0
     for order in orders:
         folder = RunFolder(order["folder"])
@@ -90,12 +94,12 @@ def _is_first() -> bool:
 
 def _steps_done(folders: Sequence[RunFolder]) -> int:
     """Saved optimiser steps of all runs."""
-    return sum(status.step or 0 for folder in folders if (status := folder.status()))
+    return sum(status.step or 0 for folder in folders if (status := folder.readable_status()))
 
 
 def _was_given_up(folder: RunFolder) -> bool:
     """Whether this job failed at a run before it was requeued, and went on with the next."""
-    status = folder.status()
+    status = folder.readable_status()
     requeued = int(os.environ.get("SLURM_RESTART_COUNT", 0)) > 0
     return requeued and status is not None and status.state in ("failed", "diverged")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.study import PlannedRun
+from looped_jax.errors import UserError
 from looped_jax.run_folder import State
 
 _TAIL_BYTES = 1 << 14
@@ -34,11 +35,14 @@ class Snapshot:
 
 
 def snapshot(run: PlannedRun) -> Snapshot:
-    """Reads a run's folder, which may not exist.
+    """Reads a run's folder, which may not exist; a run with a broken file counts as failed."""
+    try:
+        return _snapshot(run)
+    except UserError as error:
+        return Snapshot("failed", reason=str(error))
 
-    Raises:
-      UserError: one of its files is broken; none of them is ever half-written.
-    """
+
+def _snapshot(run: PlannedRun) -> Snapshot:
     if run.folder.is_finished():
         summary = run.folder.read_summary()
         return Snapshot("finished", run.resolved.steps, summary["loss"], None, summary["seconds"])

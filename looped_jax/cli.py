@@ -4,10 +4,13 @@
         cli.run(main)
 
 Exit status: 0 when `main` returned, 2 with one line `error: …` for a wrong call or unusable
-input, 130 when interrupted by Ctrl-C, 1 with a traceback for anything unexpected.
+input, 1 with one line for a full disk, 130 when interrupted by Ctrl-C, 141 when nobody reads the
+output any more, 1 with a traceback for anything unexpected.
 """
 
 import difflib
+import io
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,9 +22,12 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict
 
 from looped_jax.errors import UserError
+from looped_jax.files import DISK_IS_FULL
 
+FAILED_STATUS = 1
 USER_ERROR_STATUS = 2
 INTERRUPTED_STATUS = 130
+CLOSED_STATUS = 141  # as shells show SIGPIPE
 
 
 def run(
@@ -39,20 +45,46 @@ def run(
     """
 
     def guarded(positional: list[str]) -> int | None:
+        _replace_what_the_terminal_lacks()
         try:
             if positional[1:] and not takes_arguments:
                 raise UserError(f"unexpected argument {positional[1]!r}: options are --name=value")
-            return main(positional)
+            status = main(positional)
+            sys.stdout.flush()
+            return status
         except UserError as error:
             return _fail(error)
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
             return INTERRUPTED_STATUS
+        except BrokenPipeError:
+            _drop_output()
+            return CLOSED_STATUS
+        except OSError as error:
+            if error.errno not in DISK_IS_FULL:
+                raise
+            where = f" {error.filename}" if error.filename else ""
+            print(f"failed: cannot write{where}: {error.strerror}", file=sys.stderr)
+            return FAILED_STATUS
 
     if argv is not None:
         sys.argv = list(argv)  # ml_collections looks for its overrides there and nowhere else
     app.run(guarded, flags_parser=_parse_flags)
     raise AssertionError("absl.app.run returned")
+
+
+def _replace_what_the_terminal_lacks() -> None:
+    """Characters that the encoding of a terminal or pipe does not have become question marks."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _drop_output() -> None:
+    """What is left in the buffers goes nowhere, or the interpreter's end would complain of it."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _parse_flags(argv: list[str]) -> list[str]:

@@ -138,6 +138,8 @@ class AdamWConfig:
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
     every_steps: CountOrZero
+    every_minutes: PositiveOrZero
+    milestones: tuple[Count, ...]
     keep: Count
 
 
@@ -179,6 +181,8 @@ class RunConfig:
     name: str
     study: str
     seed: Seed
+    init_from: str
+    init_from_step: CountOrZero
     model: ModelConfig
     data: DataConfig
     budget: BudgetConfig

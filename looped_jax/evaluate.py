@@ -2,13 +2,18 @@
 
     python -m looped_jax.evaluate --workdir=runs/one --suites=loss
     python -m looped_jax.evaluate --workdir=runs/study --suites=depth,convergence,exits
+    python -m looped_jax.evaluate --workdir=runs/one --data=data/other --step=4000
     python -m looped_jax.evaluate --workdir=runs/one --inspect
 
-A folder that holds run folders stands for all finished runs in it.
+A folder that holds run folders stands for all finished runs in it: one that cannot be measured
+costs a line and exit status 1, and what was measured before with the same settings is skipped.
+Results on other data or after another step get a summary of their own, in RUN/evaluations or where
+--out says; --out also serves for run folders that cannot be written.
 """
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,9 +21,8 @@ from typing import Any, TypeVar
 from absl import flags
 from rich.console import Console
 
-from looped_jax import cli, parallel
-from looped_jax.config import RunConfig, resolve_json
-from looped_jax.cpu_devices import mesh_of_run, use_cores
+from looped_jax import cli, parallel, peers, processes
+from looped_jax.cpu_devices import use_cores
 from looped_jax.errors import UserError
 from looped_jax.evaluation.exits.policies import POLICIES
 from looped_jax.evaluation.exits.running import CARRIES
@@ -27,15 +31,25 @@ from looped_jax.evaluation.suites import SUITES
 from looped_jax.evaluation.trained import Trained
 from looped_jax.files import replacing, subfolder, write_json
 from looped_jax.progress import Display
+from looped_jax.reading import opening
+from looped_jax.reading.opening import Choice
+from looped_jax.reading.results import Results, Subject
 from looped_jax.run_folder import RunFolder
-from looped_jax.training import state as states
-from looped_jax.training.checkpoints import restore_params
-from looped_jax.training.trainer import open_data
 
 T = TypeVar("T")
 
 # The folder of a run that its inspection is written to.
 INSPECTION = "inspect"
+FAILED_STATUS = 1
+# How long several processes wait for each other at the start.
+CONNECT_SECONDS = 300
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened(Trained):
+    """A trained run and the summary that its measurements go to."""
+
+    results: Results
 
 
 def evaluate(
@@ -43,60 +57,82 @@ def evaluate(
     suites: list[str],
     display: Display,
     settings: Settings | None = None,
-    data_folder: str | None = None,
+    choice: Choice | None = None,
+    *,
+    out: Path | None = None,
+    again: bool = False,
 ) -> dict[str, Any]:
-    """Runs the suites on the newest checkpoint of a finished run and updates its summary.
+    """Runs the suites on a checkpoint of a finished run and updates a summary.
 
     Args:
       workdir: the run folder.
       suites: names in the order in which they run.
       display: where progress is shown.
       settings: None for the defaults.
-      data_folder: where the run's data lies now; None for where its config says.
+      choice: data, devices and step; None for the run's own.
+      out: the folder of the summary and tables; None for the run folder or one inside it.
+      again: measure also what was measured before with the same settings.
 
     Returns:
-      The suites' results by name.
+      The results of the suites that ran, by name.
 
     Raises:
-      UserError: an unknown suite, no finished run, or data other than it was trained on.
+      UserError: an unknown suite, no finished run, or data with another tokenizer than it has.
     """
     _check_names(suites)
-    folder, results = RunFolder(workdir), {}
-    with folder.lock():
-        folder.read_summary()  # which an unfinished run does not have
-        with opened(workdir, display, settings or Settings(), data_folder) as trained:
-            for name in suites:
-                results[name] = SUITES[name].measure(trained)
-                summary = folder.read_summary() | _part(name, results[name])
-                folder.write_summary(summary)
-    return results
+    settings = settings or Settings()
+    processes.on_process_0(lambda: bool(RunFolder(workdir).read_summary()))
+    with opened(workdir, display, settings, choice, out) as trained, _locked(trained.results):
+        found, given = {}, settings.to_json()
+        for name in suites:
+            before = processes.on_process_0(functools.partial(trained.results.has, name, given))
+            if before and not again:
+                display.say(f"{workdir}: {name} was measured before")
+                continue
+            found[name] = SUITES[name].measure(trained)
+            trained.results.add(name, found[name], given, display)
+    return found
 
 
 @contextlib.contextmanager
 def opened(
-    workdir: Path, display: Display, settings: Settings, data_folder: str | None = None
-) -> Iterator[Trained]:
-    """The newest checkpoint of a run, finished or not, its mesh active in the block.
+    workdir: Path,
+    display: Display,
+    settings: Settings,
+    choice: Choice | None = None,
+    out: Path | None = None,
+) -> Iterator[Opened]:
+    """A checkpoint of a run, finished or not, with its mesh active in the block.
+
+    Nothing is written, and nothing of the run folder is locked.
 
     Raises:
-      UserError: no checkpoint, or data other than it was trained on.
+      UserError: no checkpoint there, or data that is missing, damaged or of another tokenizer.
     """
-    folder = RunFolder(workdir)
-    run = with_data(resolve_json(folder.read_config()), data_folder)
-    data = open_data(run)
-    mesh = mesh_of_run(run, folder.started_on())
+    folder, choice = RunFolder(workdir), choice or Choice()
+    run = opening.read_config(folder)
+    mesh = opening.mesh_for(run, folder, choice.mesh)
+    run = opening.on_mesh(run, mesh)
+    data = processes.everywhere(lambda: opening.held_out_data(folder, run, choice))
     with parallel.active(mesh):
-        abstract = states.abstract_params(run.model, mesh)
-        restored = restore_params(folder.checkpoints_path, abstract)
+        restored = opening.read_params(folder, run, mesh, choice.step)
         trained_on = restored.extra.get("data_digest")
-        if trained_on is None and folder.is_finished():  # imported; None if it is from elsewhere
-            trained_on = folder.read_summary()["data_digest"]
-        if trained_on is not None and data.digest != trained_on:
-            raise UserError(
-                f"data in {data.folder} has digest {data.digest[:12]}; allowed for {workdir}: "
-                f"{trained_on[:12]}, the data it was trained on"
-            )
-        yield Trained(run, restored.step, restored.state, data, mesh, folder, display, settings)
+        opening.check_trained_on(folder, data, trained_on)
+        last = opening.final_step(folder) if folder.is_finished() else restored.step
+        subject = Subject.of(trained_on, data, restored.step, last, mesh)
+        destination = subject.folder(folder, out, last)
+        yield Opened(
+            run, restored.step, restored.state, data, mesh, folder, destination.path, display,
+            settings, Results(folder, destination, subject, tuple(SUITES)),
+        )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _locked(results: Results) -> Iterator[None]:
+    """Process 0 holds the folder that results go to."""
+    with contextlib.ExitStack() as stack:
+        processes.on_process_0(lambda: stack.enter_context(results.folder.lock()))
+        yield
 
 
 def inspect(
@@ -104,57 +140,28 @@ def inspect(
     display: Display,
     console: Console,
     settings: Settings,
-    data_folder: str | None = None,
+    choice: Choice | None = None,
+    out: Path | None = None,
 ) -> Path:
-    """Prints all views of a run; figures and numbers go to its folder `inspect`, which it returns.
+    """Prints all views of a run; figures and numbers go to a folder `inspect`, which it returns.
 
     Raises:
       UserError: as `opened` does.
     """
     from looped_jax.inspection import figures, text, views  # take seconds, and suites need none
 
-    with opened(workdir, display, settings, data_folder) as trained:
-        out = subfolder(trained.folder.path, INSPECTION)
+    with opened(workdir, display, settings, choice, out) as trained:
         inspection = views.inspect(trained)
-        write_json(out / "inspection.json", text.numbers(inspection))
-        for name, figure in figures.figures(inspection):
-            with replacing(out / name) as file:
-                figure.savefig(file, format="png", dpi=150)
-    text.show(inspection, console)
-    return out
-
-
-def with_data(run: RunConfig, folder: str | None) -> RunConfig:
-    """The run with its data in another folder, if one is given.
-
-    Raises:
-      UserError: it has none and none is given.
-    """
-    if folder is not None:
-        return dataclasses.replace(run, data=dataclasses.replace(run.data, folder=folder))
-    if not run.data.folder:
-        raise UserError(f"run {run.name} has no data of its own: give --data=DIR")
-    return run
-
-
-def _part(suite: str, result: dict[str, Any]) -> dict[str, Any]:
-    """The loss stands at the top of the summary, every other suite under its name."""
-    return result if suite == "loss" else {suite: result}
-
-
-def finished_runs(workdir: Path) -> Iterator[Path]:
-    """The run folder itself, or every finished one inside a folder, by name.
-
-    Raises:
-      UserError: there is none.
-    """
-    if RunFolder(workdir).config_path.exists():
-        yield workdir
-        return
-    inside = sorted(path.parent for path in workdir.rglob("summary.json"))
-    if not inside:
-        raise UserError(f"{workdir} is no run folder and holds no finished run")
-    yield from inside
+        into = trained.out / INSPECTION
+        if processes.is_first():
+            subfolder(trained.out, INSPECTION)
+            write_json(into / "inspection.json", text.numbers(inspection))
+            for name, figure in figures.figures(inspection):
+                with replacing(into / name) as file:
+                    figure.savefig(file, format="png", dpi=150)
+    if processes.is_first():
+        text.show(inspection, console)
+    return into
 
 
 def _check_names(suites: list[str]) -> None:
@@ -175,7 +182,14 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "workdir", None, "The folder of a run, or one that holds finished runs.", required=True
     )
-    flags.DEFINE_string("data", None, "Where the run's data lies now; default: as its config says.")
+    opening.define_flags()
+    flags.DEFINE_string(
+        "out", None,
+        "Folder for results, of several runs one inside it for each; default: the run folder, or "
+        "one in its folder `evaluations` for other data or another step.",
+    )  # fmt: skip
+    flags.DEFINE_bool("again", False, "Measure also what was measured before.")
+    flags.DEFINE_integer("processes", 1, "Processes that measure together, started as for train.")
     flags.DEFINE_bool(
         "inspect", False, "Show what is inside, in text and figures; suites only if they are named."
     )
@@ -226,24 +240,56 @@ def settings_from_flags() -> Settings:
     )
 
 
-def main(_: list[str]) -> None:
+def main(_: list[str]) -> int:
     values = flags.FLAGS
     settings = settings_from_flags()
     _check_names(values.suites)
     suites = values.suites if values["suites"].present or not values.inspect else []
-    console = Console()
-    use_cores()
-    with Display() as display:
-        for workdir in finished_runs(Path(values.workdir)):
-            if values.inspect:
-                print(inspect(workdir, display, console, settings, values.data), flush=True)
-            if not suites:
-                continue
-            results = evaluate(workdir, suites, display, settings, values.data)
-            for name, result in results.items():
-                for part in SUITES[name].show(result):
-                    console.print(part, markup=False, highlight=False, soft_wrap=True)
-            print(workdir / "summary.json", flush=True)
+    if values.processes < 1:
+        raise UserError(f"--processes={values.processes}; allowed: 1 or more")
+    if values.processes == 1:
+        use_cores()
+    processes.connect(values.processes, CONNECT_SECONDS)
+    with peers.watch(), peers.telling(agreed=(UserError,)):
+        return _measure_all(suites, settings)
+
+
+def _measure_all(suites: list[str], settings: Settings) -> int:
+    """Measures the run, or all in the folder; returns the exit status."""
+    values = flags.FLAGS
+    root = Path(values.workdir)
+    runs = opening.run_folders(root)
+    failed = 0
+    with Display(Console(stderr=True, quiet=not processes.is_first())) as display:
+        for workdir in runs:
+            out = None if values.out is None else Path(values.out) / workdir.relative_to(root)
+            try:
+                _measure(workdir, suites, settings, out, display)
+            except UserError as error:
+                if len(runs) == 1:
+                    raise
+                failed += 1
+                display.say(f"{workdir}: {error}")
+        if failed:
+            display.say(f"{failed} of {len(runs)} runs were not measured")
+    return FAILED_STATUS if failed else 0
+
+
+def _measure(
+    workdir: Path, suites: list[str], settings: Settings, out: Path | None, display: Display
+) -> None:
+    values, choice = flags.FLAGS, opening.choice_from_flags()
+    console = Console(quiet=not processes.is_first())
+    say = lambda what: console.print(what, markup=False, highlight=False, soft_wrap=True)
+    if values.inspect:
+        say(str(inspect(workdir, display, console, settings, choice, out)))
+    if not suites:
+        return
+    results = evaluate(workdir, suites, display, settings, choice, out=out, again=values.again)
+    for name, result in results.items():
+        for part in SUITES[name].show(result):
+            say(part)
+    say(str((out or workdir) / "summary.json"))
 
 
 if __name__ == "__main__":

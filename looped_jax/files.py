@@ -6,6 +6,7 @@ writer left is removed by the next one.
 """
 
 import contextlib
+import errno
 import fcntl
 import glob
 import hashlib
@@ -23,6 +24,8 @@ import numpy as np
 
 from looped_jax.errors import UserError
 
+# What writing fails with when the disk, or the user's share of it, is full.
+DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # A file with this in its name is unfinished; its writer was killed or is still at work.
 UNFINISHED = ".unfinished-"
 
@@ -146,7 +149,7 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
     NumPy scalars become numbers and paths become strings. NaN and infinity are refused
     (ValueError), since strict readers refuse them: write None where a number is missing.
     """
-    text = json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False, default=_to_json)
+    text = json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False, default=to_json)
     write_bytes(path, (text + "\n").encode())
 
 
@@ -171,7 +174,7 @@ def sha256_of_file(path: str | os.PathLike[str]) -> str:
 def sha256_of_json(value: Any) -> str:
     """Hexadecimal SHA-256 of a value's canonical JSON (sorted keys, no spaces)."""
     text = json.dumps(
-        value, sort_keys=True, separators=(",", ":"), allow_nan=False, default=_to_json
+        value, sort_keys=True, separators=(",", ":"), allow_nan=False, default=to_json
     )
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -198,7 +201,8 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _to_json(value: Any) -> Any:
+def to_json(value: Any) -> Any:
+    """What `json.dumps` takes as `default`: NumPy scalars as numbers, paths as strings."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, os.PathLike):

@@ -1,4 +1,4 @@
-"""Writes text with the newest checkpoint of a run, at any depth.
+"""Writes text with a checkpoint of a run, at any depth.
 
     python -m looped_jax.generate --workdir=runs/one --prompt="It was"
     python -m looped_jax.generate --workdir=runs/one --prompt="It was" --recurrences=1,4,8
@@ -23,11 +23,8 @@ from typing import Any
 from absl import flags
 
 from looped_jax import cli, parallel
-from looped_jax.config import RunConfig, resolve_json
 from looped_jax.data import tokenizer as tokenizers
-from looped_jax.data.shards import TOKENIZER, TokenData
 from looped_jax.data.sources import END_OF_TEXT
-from looped_jax.data.tokenizer import Tokenizer
 from looped_jax.errors import UserError
 from looped_jax.generation.caches import KINDS
 from looped_jax.generation.costs import describe_cost
@@ -35,30 +32,33 @@ from looped_jax.generation.generator import Generator, Result, result_of
 from looped_jax.generation.plan import DEFAULT_SLOTS, UNFITTED, Plan
 from looped_jax.generation.prompts_file import ResultsFile, read_prompts
 from looped_jax.generation.sampling import Sampling
-from looped_jax.interchange import origin
 from looped_jax.model.config import ModelConfig
 from looped_jax.progress import Display
+from looped_jax.reading import opening
+from looped_jax.reading.opening import Choice
 from looped_jax.run_folder import RunFolder
-from looped_jax.training import state as states
-from looped_jax.training.checkpoints import restore_params
 
 ONE_DEVICE = "data:1,fsdp:1,tensor:1"
 
 
 def load(
-    workdir: Path | str, tokenizer: Path | str | None = None, end_of_text: str = END_OF_TEXT
+    workdir: Path | str,
+    tokenizer: Path | str | None = None,
+    end_of_text: str = END_OF_TEXT,
+    step: int | None = None,
 ) -> Generator:
-    """A generator with the newest checkpoint of a run folder, on one device.
+    """A generator with a checkpoint of a run folder, on one device.
 
     Args:
       workdir: the run folder; the run need not be finished.
       tokenizer: a tokenizer.json; None for the one of the run.
       end_of_text: the token of `tokenizer` that ends a document.
+      step: of the checkpoint; None for the finished run's last, an unfinished one's newest.
 
     Raises:
       UserError: no checkpoint there, or a tokenizer that is missing or does not fit.
     """
-    with opened(workdir, tokenizer, end_of_text) as generator:
+    with opened(workdir, tokenizer, end_of_text, Choice(mesh=ONE_DEVICE, step=step)) as generator:
         return generator
 
 
@@ -67,43 +67,20 @@ def opened(
     workdir: Path | str,
     tokenizer: Path | str | None = None,
     end_of_text: str = END_OF_TEXT,
-    mesh: str = ONE_DEVICE,
+    choice: Choice | None = None,
 ) -> Iterator[Generator]:
     """A generator with its mesh active inside the block; arguments and errors as of `load`."""
-    folder = RunFolder(workdir)
-    run = resolve_json(folder.read_config())
-    on_mesh = parallel.mesh_from_text(mesh)
-    with parallel.active(on_mesh):
-        abstract = states.abstract_params(run.model, on_mesh)
-        restored = restore_params(folder.checkpoints_path, abstract)
+    folder, choice = RunFolder(workdir), choice or Choice(mesh=ONE_DEVICE)
+    run = opening.read_config(folder)
+    mesh = opening.mesh_for(run, folder, choice.mesh)
+    with parallel.active(mesh):
+        restored = opening.read_params(folder, run, mesh, choice.step)
         if tokenizer is None:
-            chosen = run_tokenizer(folder, run, restored.extra.get("data_digest"))
+            trained_on = restored.extra.get("data_digest")
+            chosen = opening.read_tokenizer(folder, run, choice, trained_on)
         else:
             chosen = tokenizers.load(tokenizer, end_of_text)
         yield Generator(run.model, restored.state, chosen, most=run.depth.maximum)
-
-
-def run_tokenizer(folder: RunFolder, run: RunConfig, data_digest: str | None) -> Tokenizer:
-    """The tokenizer that lies in the run folder (of an imported run), or that of its data.
-
-    Args:
-      data_digest: of the data that the model was trained on; None where it is not known.
-
-    Raises:
-      UserError: there is neither, or the data is not what the model was trained on.
-    """
-    own = folder.path / TOKENIZER
-    if own.exists():
-        return tokenizers.load(own, origin.end_of_text(folder.path))
-    if not run.data.folder:
-        raise UserError(f"{folder.path} has neither a tokenizer nor data: give --tokenizer=FILE")
-    data = TokenData.open(run.data.folder)
-    if data_digest is not None and data.digest != data_digest:
-        raise UserError(
-            f"data in {data.folder} has digest {data.digest[:12]}; allowed for the tokenizer of "
-            f"{folder.path}: {data_digest[:12]}, the data it was trained on"
-        )
-    return data.tokenizer()
 
 
 def define_flags() -> None:
@@ -147,7 +124,7 @@ def define_flags() -> None:
     flags.DEFINE_string("out", None, "Of --prompts_file: results in its order, as JSON lines.")
     flags.DEFINE_string("tokenizer", None, "A tokenizer.json; default: the run's.")
     flags.DEFINE_string("end_of_text", END_OF_TEXT, "Token of --tokenizer that ends a document.")
-    flags.DEFINE_string("mesh", ONE_DEVICE, "Devices; tensor:N splits heads and vocabulary.")
+    opening.define_flags(ONE_DEVICE)
 
 
 def main(_: list[str]) -> None:
@@ -155,7 +132,7 @@ def main(_: list[str]) -> None:
     depths = _depths(values.recurrences)
     prompts = _prompts(values)
     sampling = Sampling(values.temperature, values.top_k, values.top_p, values.seed)
-    where = (values.workdir, values.tokenizer, values.end_of_text, values.mesh)
+    where = (values.workdir, values.tokenizer, values.end_of_text, opening.choice_from_flags())
     with opened(*where) as generator:
         common = {
             "max_tokens": values.max_tokens, "cache": values.cache, "exit": values.exit,
@@ -219,7 +196,7 @@ def _prompts(values: Any) -> list[str]:
 
 
 def _warn_of_fixed_depth(values: Any) -> None:
-    depth = resolve_json(RunFolder(values.workdir).read_config()).depth
+    depth = opening.read_config(RunFolder(values.workdir)).depth
     if values.exit is not None and depth.kind == "fixed":
         print(
             f"warning: trained at one depth (r = {depth.maximum}): the model has never been "

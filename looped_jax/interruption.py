@@ -1,4 +1,4 @@
-"""Stopping in good order: the first Ctrl-C or SIGTERM asks, a second Ctrl-C stops at once."""
+"""Stopping in good order: the first signal asks, a second Ctrl-C stops at once."""
 
 import signal
 from types import FrameType, TracebackType
@@ -6,13 +6,16 @@ from typing import Any, Self
 
 from looped_jax import processes
 
+# Ctrl-C and Ctrl-\\, a scheduler's end or warning, a terminal that is closed.
+STOPPING = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+
 
 class Interrupted(Exception):
     """A run was asked to stop; what it had is saved and the same command goes on.
 
     Attributes:
       step: optimiser steps done; None where that was not yet known.
-      signal_number: SIGINT or SIGTERM.
+      signal_number: one of STOPPING.
     """
 
     def __init__(self, step: int | None, signal_number: int):
@@ -23,7 +26,9 @@ class Interrupted(Exception):
 
 
 class StopRequest:
-    """Inside the block, SIGINT and SIGTERM set `signal_number` instead of ending the process.
+    """Inside the block a signal of STOPPING sets `signal_number` instead of ending the process.
+
+    A SIGHUP that was ignored before still is.
 
     In a run of several processes a signal to one of them stops all at the same place: they find
     out together, in `check` and `poll`, which all have to call equally often.
@@ -33,7 +38,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.signal_number: int | None = None
-        self._polled: Any = None
+        self._delayed = processes.DelayedMaximum()
         self._before: dict[int, Any] = {}
 
     def check(self, step: int | None) -> None:
@@ -47,13 +52,12 @@ class StopRequest:
         With several processes a signal shows up one call late, when the devices have passed it
         round beside the step before.
         """
-        asked, self._polled = self._polled, processes.largest(self.signal_number or 0)
-        if isinstance(self._polled, int):
-            asked = self._polled
-        return None if asked is None else int(asked) or None
+        return self._delayed(self.signal_number or 0) or None
 
     def __enter__(self) -> Self:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in STOPPING:
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                continue  # under nohup
             self._before[number] = signal.signal(number, self._note)
         return self
 

@@ -1,11 +1,12 @@
 """How far a long piece of work is: live on a terminal, a plain line now and then elsewhere."""
 
+import contextlib
 import math
 import time
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import IO, Any, Self, cast
 
 import rich.progress
 from rich.console import Console
@@ -36,6 +37,7 @@ class Display:
           now: tells the time; for tests.
         """
         self._console = console or Console(stderr=True)
+        self._console.file = cast(IO[str], _Lasting(self._console.file))
         self._interval_s = interval_s
         self._now = now
         self._live: rich.progress.Progress | None = None
@@ -86,6 +88,28 @@ class Display:
           rate_scale: how many of these are in one unit: tokens per step.
         """
         return Progress(self, name, total, unit, start, rate_unit or unit, rate_scale)
+
+
+class _Lasting:
+    """A text stream that takes what it is given also when its pipe or terminal is gone.
+
+    Nobody has to look for work to go on; rich, for one, ends the process when a pipe is closed.
+    """
+
+    def __init__(self, stream: IO[str]):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 class Progress:

@@ -1,9 +1,14 @@
 """A run folder: the files that stand between a run and whoever reads it.
 
-config.json    the resolved config and its digest; written once, checked at every resume
-status.json    what the run is doing, or why it stopped
-summary.json   the result; written last, so that a folder with one is a finished run
-.lock          held by the process that writes into the folder
+config.json         the resolved config and its digest; written once, checked at every resume
+tokenizer.json      the tokenizer of the data that the run trains on
+data_manifest.json  the manifest of that data: what it is, its digests
+provenance.json     every start: command, host, devices, versions, commit, from when to when
+metrics.jsonl       a line for every logged step
+status.json         what the run is doing, or why it stopped
+summary.json        the result and its digest; a run is finished if and only if there is one
+.lock               held by the process that writes into the folder
+.reserve            room, as long as it does, to say that the disk is full
 
 All but the lock are replaced atomically. In a run of several processes only process 0 locks and
 writes the folder.
@@ -12,6 +17,7 @@ writes the folder.
 import contextlib
 import datetime
 import json
+import logging
 import os
 import socket
 from collections.abc import Collection, Iterator, Mapping
@@ -20,11 +26,25 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from looped_jax.errors import UserError
-from looped_jax.files import read_json, sha256_of_json, sweep, writable_folder, write_json
+from looped_jax.files import (
+    DISK_IS_FULL,
+    read_json,
+    sha256_of_json,
+    sweep,
+    to_json,
+    writable_folder,
+    write_json,
+)
 from looped_jax.lock import Held, locked
 
 State = Literal["running", "finished", "diverged", "failed", "interrupted"]
 
+DIGEST = "digest"  # key of summary.json: SHA-256 of the canonical JSON of all else in it
+
+# A few blocks of a file system: what replacing a small file takes.
+RESERVED_BYTES = 1 << 15
+
+_log = logging.getLogger(__name__)
 _ABSENT = "absent"
 _MAX_KEYS_NAMED = 8
 
@@ -37,6 +57,7 @@ class Status:
       state: "running" also stands there after a kill -9; only `RunFolder.lock` tells the two apart.
       reason: why the run stopped, or what it does before its first step, or None.
       step: last optimiser step known when this was written, or None.
+      saved: step of the newest complete checkpoint known then; None or 0: there was none.
       updated: UTC, ISO 8601.
       pid, host: the process that wrote this.
       devices: how many the run was started on, or None.
@@ -49,6 +70,7 @@ class Status:
     pid: int
     host: str
     devices: int | None = None
+    saved: int | None = None
 
 
 class RunFolder:
@@ -59,9 +81,13 @@ class RunFolder:
         self.config_path = self.path / "config.json"
         self.status_path = self.path / "status.json"
         self.summary_path = self.path / "summary.json"
+        self.provenance_path = self.path / "provenance.json"
+        self.tokenizer_path = self.path / "tokenizer.json"
+        self.data_manifest_path = self.path / "data_manifest.json"
         self.metrics_path = self.path / "metrics.jsonl"
         self.checkpoints_path = self.path / "checkpoints"
         self.lock_path = self.path / ".lock"
+        self._reserve_path = self.path / ".reserve"
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -72,13 +98,25 @@ class RunFolder:
             cannot be written.
         """
         writable_folder(self.path)
-        owner = f"pid {os.getpid()} on host {socket.gethostname()} since {_utc_now()}"
+        owner = f"pid {os.getpid()} on host {socket.gethostname()} since {utc_now()}"
         try:
-            with locked(self.lock_path, owner):
+            with locked(self.lock_path, owner), self._reserve():
                 sweep(self.path)
                 yield
         except Held as held:
             raise UserError(f"run folder {self.path} is in use by {held}") from None
+
+    @contextlib.contextmanager
+    def _reserve(self) -> Iterator[None]:
+        """Keeps room inside the block for a status that says that the disk is full."""
+        with contextlib.suppress(OSError), open(self._reserve_path, "wb") as file:
+            file.write(bytes(RESERVED_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            yield
+        finally:
+            self._reserve_path.unlink(missing_ok=True)
 
     def write_config(self, resolved: Mapping[str, Any], may_change: Collection[str] = ()) -> str:
         """Writes config.json, or holds a resumed run to the config that it was started with.
@@ -128,17 +166,30 @@ class RunFolder:
         state: State,
         *,
         step: int | None = None,
+        saved: int | None = None,
         reason: str | None = None,
         devices: int | None = None,
     ) -> None:
-        """Replaces status.json. `step=None` and `devices=None` keep what stands there."""
+        """Replaces status.json; `step`, `saved` and `devices` None keep what stands there.
+
+        A status file that is broken is replaced.
+        """
         if state not in get_args(State):
             raise ValueError(f"state {state!r}: allowed are {', '.join(get_args(State))}")
-        if before := self.status():
+        before = self.readable_status()
+        if before is not None:
             step = before.step if step is None else step
+            saved = before.saved if saved is None else saved
             devices = before.devices if devices is None else devices
-        status = Status(state, reason, step, _utc_now(), os.getpid(), socket.gethostname(), devices)
-        write_json(self.status_path, asdict(status))
+        pid, host = os.getpid(), socket.gethostname()
+        status = Status(state, reason, step, utc_now(), pid, host, devices, saved)
+        try:
+            write_json(self.status_path, asdict(status))
+        except OSError as error:
+            if error.errno not in DISK_IS_FULL:
+                raise
+            self._reserve_path.unlink(missing_ok=True)
+            write_json(self.status_path, asdict(status))
 
     def status(self) -> Status | None:
         """What status.json says, or None for a folder without one."""
@@ -147,35 +198,51 @@ class RunFolder:
         content = read_json(self.status_path)
         try:
             status = Status(**content)
-        except TypeError as error:
-            raise UserError(f"{self.status_path} is broken: {error}") from error
+        except TypeError:
+            raise UserError(f"{self.status_path} is broken: it holds no status") from None
         if status.state not in get_args(State):
             raise UserError(f"{self.status_path} is broken: unknown state {status.state!r}")
         return status
 
     def started_on(self) -> int | None:
         """How many devices the run was started on; None if it was not, or did not say."""
-        status = self.status()
+        status = self.readable_status()
         return status.devices if status else None
 
+    def readable_status(self) -> Status | None:
+        """What status.json says; None for one that is broken, since checkpoints know better."""
+        try:
+            return self.status()
+        except UserError as error:
+            _log.warning("%s", error)
+            return None
+
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Writes the run's result and marks it finished. Missing numbers are None, not NaN."""
-        write_json(self.summary_path, dict(summary))
+        """Writes the run's result, which finishes it. Missing numbers are None, not NaN."""
+        content = json.loads(json.dumps(dict(summary), allow_nan=False, default=to_json))
+        write_json(self.summary_path, content | {DIGEST: sha256_of_json(content)})
         self.set_status("finished")
 
     def read_summary(self) -> dict[str, Any]:
-        """The run's result. Raises UserError if the run has none yet or the file is broken."""
-        status = self.status()
-        why = f"the run is {status.state}" if status else "not a run folder"
-        if status and status.reason:
-            why += f" ({status.reason})"
-        content = self._read(self.summary_path, why)
+        """The run's result. Raises UserError if there is none yet, or it was changed or damaged."""
+        if not self.is_finished():
+            status = self.status()
+            why = f"the run is {status.state}" if status else "not a run folder"
+            if status and status.reason:
+                why += f" ({status.reason})"
+            raise UserError(f"{self.path} holds no {self.summary_path.name}: {why}")
+        content = read_json(self.summary_path)
         if not isinstance(content, dict):
             raise UserError(f"{self.summary_path} is broken: it holds no table of results")
+        digest = content.pop(DIGEST, None)
+        if digest != sha256_of_json(content):
+            raise UserError(
+                f"{self.summary_path} does not match its digest: it was changed by hand"
+            )
         return content
 
     def is_finished(self) -> bool:
-        """Whether the result was written; true also if the process died straight after."""
+        """Whether the result was written, whatever status.json says."""
         return self.summary_path.exists()
 
     def _read(self, path: Path, why_missing: str) -> Any:
@@ -220,5 +287,6 @@ def _describe(differences: Mapping[str, tuple[Any, Any]]) -> str:
     return ", ".join(named)
 
 
-def _utc_now() -> str:
+def utc_now() -> str:
+    """The time in UTC, ISO 8601."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -12,21 +12,20 @@ trains nothing and says what a run takes on that many devices: parameters, FLOPs
 
 import contextlib
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
 from absl import flags
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 from rich.console import Console
 
-from looped_jax import cli, cpu_devices, processes
+from looped_jax import cli, cpu_devices, peers, processes
 from looped_jax.config import resolve
 from looped_jax.errors import UserError
 from looped_jax.interruption import Interrupted
 from looped_jax.progress import Display
 from looped_jax.run_folder import RunFolder
-from looped_jax.training.checkpoints import SaveFailed
+from looped_jax.training.checkpoints import Resume, SaveFailed
 from looped_jax.training.crash import crashes_told
 from looped_jax.training.plan import plan
 from looped_jax.training.reporting import Diverged
@@ -41,7 +40,7 @@ def define_flags() -> None:
     flags.DEFINE_enum(
         "resume", "may", ["may", "must", "no"],
         "may: go on from a checkpoint if there is one; must: refuse to start without one; "
-        "no: refuse to start where there is one.",
+        "no: refuse to start where there is one, or a finished run.",
     )  # fmt: skip
     flags.DEFINE_bool("plan", False, "Compile, say what the run will take, and end.")
     flags.mark_flag_as_required("config")
@@ -60,25 +59,36 @@ def main(_: list[str]) -> int:
     if of_run.count == 1:
         cpu_devices.use_cores(folder.started_on())
     processes.connect(of_run.count, of_run.connect_seconds)
-    first = processes.is_first()
     try:
         with (
-            crashes_told(folder.path) if first else contextlib.nullcontext(),
-            Display(Console(stderr=True, quiet=not first)) as display,
+            crashes_told(folder.path) if processes.is_first() else contextlib.nullcontext(),
+            peers.watch(),
         ):
-            summary = train(values.config, folder.path, values.resume, display)
+            return _train(values.config, folder.path, values.resume)
+    except UserError:
+        if processes.is_first():
+            raise
+        return cli.USER_ERROR_STATUS  # process 0 says it
+
+
+def _train(config: ConfigDict, workdir: Path, resume: Resume) -> int:
+    """Trains, says how it ended on process 0, and returns the exit status."""
+    display = Display(Console(stderr=True, quiet=not processes.is_first()))
+    try:
+        with display:
+            summary = train(config, workdir, resume, display)
     except Diverged as error:
-        print(f"diverged: {error}; the last good checkpoint stays", file=sys.stderr)
+        display.say(f"diverged: {error}; the last good checkpoint stays")
         return FAILED_STATUS
     except SaveFailed as error:
-        print(f"failed: {error}", file=sys.stderr)
+        display.say(f"failed: {error}")
         return FAILED_STATUS
     except Interrupted as error:
-        print(f"interrupted: {error}; the same command goes on", file=sys.stderr)
+        display.say(f"interrupted: {error}; the same command goes on")
         # A scheduler that sent SIGTERM requeues what ended in good order.
         return cli.INTERRUPTED_STATUS if error.signal_number == signal.SIGINT else 0
-    if first:
-        _say(summary, folder.path)
+    if processes.is_first():
+        _say(summary, workdir)
     return 0
 
 

@@ -1,5 +1,6 @@
 """What a program prints and exits with, seen from outside."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 PROGRAM = """
+import errno, os
 from absl import flags, logging
 from ml_collections import config_flags
 from looped_jax import cli
@@ -25,11 +27,20 @@ def main(_):
         raise ZeroDivisionError("a bug")
     if NUMBER.value == 4:
         return 4
+    if NUMBER.value == 5:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "runs/one/metrics.jsonl")
+    if NUMBER.value == 6:
+        print("φ = 0.5 ± 0.1")
+        return 0
+    if NUMBER.value == 7:
+        for _ in range(100_000):
+            print("a line")
     print("width", CONFIG.value and CONFIG.value.model.width)
 
 if __name__ == "__main__":
     cli.run(main)
 """
+ENVIRONMENT = {"PYTHONPATH": str(Path(__file__).parents[1]), "PATH": os.environ["PATH"]}
 CONFIG = """
 import ml_collections
 
@@ -50,13 +61,14 @@ def run(tmp_path_factory):
         done = subprocess.run(
             [sys.executable, "program.py", *arguments],
             cwd=folder,
-            env={"PYTHONPATH": str(Path(__file__).parents[1])},
+            env=ENVIRONMENT,
             capture_output=True,
             text=True,
             check=False,
         )
         return done.returncode, done.stdout, done.stderr
 
+    run.folder = folder
     return run
 
 
@@ -124,3 +136,22 @@ def test_help_succeeds(run):
     status, output, _ = run("--help")
     assert status == 0
     assert "A number." in output
+
+
+def test_a_full_disk_is_a_line(run):
+    status, _, errors = run("--number=5")
+    reason = "No space left on device"
+    assert (status, errors) == (1, f"failed: cannot write runs/one/metrics.jsonl: {reason}\n")
+
+
+def test_a_terminal_without_utf8_gets_what_it_can_show(run, monkeypatch):
+    monkeypatch.setitem(ENVIRONMENT, "PYTHONIOENCODING", "ascii:strict")
+    assert run("--number=6") == (0, "? = 0.5 ? 0.1\n", "")
+
+
+def test_a_reader_that_has_gone_gets_no_traceback(run):
+    command = f"{sys.executable} program.py --number=7 | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=run.folder, env=ENVIRONMENT, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (141, "a line\n", "")

@@ -1,5 +1,7 @@
 """looped_jax.evaluate on run folders: what it adds to them, and what it refuses."""
 
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -13,7 +15,7 @@ from rich.console import Console
 
 from configs import elastic_depth
 from looped_jax import evaluate as command
-from looped_jax.config import resolve, to_json
+from looped_jax.config import resolve, resolve_json, to_json
 from looped_jax.data.prepare import prepare
 from looped_jax.data.shards import TokenData
 from looped_jax.errors import UserError
@@ -21,9 +23,13 @@ from looped_jax.evaluation.settings import Settings
 from looped_jax.files import read_json, write_json
 from looped_jax.model.boxes import unboxed
 from looped_jax.progress import Display
+from looped_jax.reading import opening
+from looped_jax.reading.opening import Choice
 from looped_jax.run_folder import RunFolder, config_digest
 from looped_jax.training.checkpoints import Checkpoints
+from looped_jax.training.start.data import keep_with_run
 from looped_jax.training.state import init_params
+from tests.training import faults
 
 QUIET = Display(Console(quiet=True))
 
@@ -50,17 +56,18 @@ def study(tmp_path_factory):
     folder = RunFolder(root / "runs" / "one")
     with folder.lock():
         folder.write_config(to_json(config))
-        save_untrained(resolve(config), folder)
-        digest = TokenData.open(root / "data").digest
-        folder.write_summary({"run": config.name, "loss": 9.9, "data_digest": digest})
+        data = TokenData.open(root / "data")
+        save_untrained(resolve(config), folder, data.digest)
+        keep_with_run(data, folder)
+        folder.write_summary({"run": config.name, "loss": 9.9, "data_digest": data.digest})
     return root / "runs"
 
 
-def save_untrained(run, folder):
+def save_untrained(run, folder, digest):
     """A checkpoint of the model as it is initialised."""
     params = jax.jit(lambda: unboxed(init_params(run.model, 0)))()
     with Checkpoints(folder.checkpoints_path, keep=1) as checkpoints:
-        checkpoints.save(2, {"params": params}, {})
+        checkpoints.save(2, {"params": params}, {"data_digest": digest})
         checkpoints.wait()
 
 
@@ -75,7 +82,8 @@ def test_a_suite_adds_its_part_and_leaves_the_rest(study):
     command.evaluate(study / "one", ["depth"], QUIET, Settings(depths=(2, 4)))
     again = read_json(study / "one" / "summary.json")
     assert again["depth"]["depths"] == [2, 4]
-    assert {**again, "depth": 0} == {**after, "depth": 0}
+    changed = {"depth": 0, "measured": 0, "digest": 0}
+    assert again | changed == after | changed
 
 
 def test_what_was_measured_is_said(study, monkeypatch, capsys):
@@ -106,10 +114,129 @@ def test_what_was_measured_is_said(study, monkeypatch, capsys):
 
 def test_a_folder_of_runs_stands_for_the_finished_ones(study, tmp_path):
     (study / "started").mkdir(exist_ok=True)
-    assert list(command.finished_runs(study)) == [study / "one"]
-    assert list(command.finished_runs(study / "one")) == [study / "one"]
+    assert opening.run_folders(study) == [study / "one"]
+    assert opening.run_folders(study / "one") == [study / "one"]
     with pytest.raises(UserError, match="is no run folder and holds no finished run"):
-        list(command.finished_runs(tmp_path))
+        opening.run_folders(tmp_path)
+
+
+@pytest.fixture
+def run(study, tmp_path):
+    """A copy of the run that may be changed."""
+    shutil.copytree(study / "one", tmp_path / "runs" / "one")
+    return tmp_path / "runs" / "one"
+
+
+@pytest.fixture(scope="module")
+def other_data(study):
+    """Another text, prepared with the same tokenizer; its training text is gone."""
+    root = study.parent
+    (root / "c.txt").write_text("There was no hope for him this time: the third stroke. " * 9)
+    prepare(
+        str(root / "b.txt"), root / "other", validation=str(root / "c.txt"),
+        tokenizer_file=root / "data" / "tokenizer.json", say=str,
+    )  # fmt: skip
+    for shard in (root / "other").glob("train-*"):
+        shard.unlink()
+    return root / "other"
+
+
+def said(call, *args, **kwargs) -> str:
+    """What a call says on its display."""
+    console = Console(file=io.StringIO(), width=10_000)
+    call(*args[:2], Display(console), *args[2:], **kwargs)
+    return console.file.getvalue()
+
+
+def test_a_loss_that_was_there_is_replaced_with_a_word_and_measured_once(run):
+    RunFolder(run).write_summary(RunFolder(run).read_summary() | {"loss": 9.9, "measured": {}})
+    first = said(command.evaluate, run, ["loss"])
+    summary = RunFolder(run).read_summary()
+    assert "loss 9.900000 was there and is replaced by 5." in first
+    assert summary["measured"]["loss"]["replaced"] == 9.9
+    assert said(command.evaluate, run, ["loss"]) == f"{run}: loss was measured before\n"
+    assert said(command.evaluate, run, ["loss"], again=True) == ""
+    assert RunFolder(run).read_summary()["loss"] == summary["loss"]
+
+
+def test_other_data_has_a_summary_of_its_own(run, other_data):
+    before = (run / "summary.json").read_bytes()
+    command.evaluate(run, ["loss"], QUIET, None, Choice(data=str(other_data)))
+    assert (run / "summary.json").read_bytes() == before
+    digest = TokenData.open(other_data, ()).digest
+    found = RunFolder(run / "evaluations" / f"other-{digest[:8]}").read_summary()
+    assert found["measured"]["loss"]["data"] == str(other_data)
+    assert found["measured"]["loss"]["digest"] == digest
+    assert found["loss"] != RunFolder(run).read_summary()["loss"]
+    assert "depth" not in found
+    assert opening.run_folders(run.parent) == [run]
+
+
+def test_data_with_another_tokenizer_is_refused(run, data):
+    shutil.copy(data.folder / "tokenizer.json", run / "tokenizer.json")
+    with pytest.raises(UserError, match=r"has tokenizer \w{12}; allowed for .*one: \w{12}"):
+        command.evaluate(run, ["loss"], QUIET)
+
+
+def test_data_that_changed_under_its_manifest_is_refused(run, study, tmp_path):
+    shutil.copytree(study.parent / "data", tmp_path / "data")
+    faults.flip_bit(tmp_path / "data" / "validation-00000.npy")
+    with pytest.raises(UserError, match=r"validation-00000.npy is not the file that was prepared"):
+        command.evaluate(run, ["loss"], QUIET, None, Choice(data=str(tmp_path / "data")))
+
+
+def test_a_run_folder_that_is_only_read(run, tmp_path):
+    """On a mesh of more devices than its batch divides over; nothing in the folder changes."""
+    files = lambda: {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    before = files()
+    out, wide = tmp_path / "out", Choice(mesh="data:3,fsdp:1,tensor:1")
+    command.evaluate(run, ["loss"], QUIET, None, wide, out=out)
+    assert files() == before
+    found = RunFolder(out).read_summary()
+    assert found["measured"]["loss"]["mesh"] == "data:3,fsdp:1,tensor:1"
+    command.evaluate(run, ["loss"], QUIET)
+    assert RunFolder(run).read_summary()["loss"] == pytest.approx(found["loss"], rel=1e-6)
+
+
+def test_a_run_of_many_devices_is_measured_on_those_that_are_here(run):
+    content = read_json(run / "config.json")
+    content["config"]["mesh"] = "data:64,fsdp:8,tensor:1"
+    content["digest"] = config_digest(content["config"])
+    write_json(run / "config.json", content)
+    with command.opened(run, QUIET, Settings()) as trained:
+        assert dict(trained.mesh.shape) == {"data": 8, "fsdp": 1, "tensor": 1}
+        assert trained.run.evaluation.batch_size == 8
+
+
+def test_a_step_that_is_asked_for(run):
+    run_config = resolve_json(RunFolder(run).read_config())
+    with Checkpoints(run / "checkpoints", keep=3) as checkpoints:
+        params = jax.jit(lambda: unboxed(init_params(run_config.model, 1)))()
+        digest = RunFolder(run).read_summary()["data_digest"]
+        checkpoints.save(7, {"params": params}, {"data_digest": digest})
+        checkpoints.wait()
+    RunFolder(run).write_summary(RunFolder(run).read_summary() | {"steps": 7})
+    command.evaluate(run, ["loss"], QUIET, None, Choice(step=2))
+    (elsewhere,) = (run / "evaluations").iterdir()
+    assert elsewhere.name.endswith("-step2")
+    command.evaluate(run, ["loss"], QUIET)
+    own, other = (RunFolder(x).read_summary()["loss"] for x in (run, elsewhere))
+    assert own != other
+    # The last step's checkpoint is the one that the result tells of; no older one stands for it.
+    faults.flip_bit(faults.array_file(run / "checkpoints" / "7"))
+    with pytest.raises(UserError, match=r"checkpoints/7 is damaged: .*; other steps there: 2"):
+        command.evaluate(run, ["loss"], QUIET, again=True)
+
+
+def test_a_broken_run_costs_its_line(run, monkeypatch, capsys):
+    shutil.copytree(run, run.parent / "broken")
+    shutil.rmtree(run.parent / "broken" / "checkpoints")
+    with command_line(monkeypatch, [f"--workdir={run.parent}"]):
+        assert command.main([]) == command.FAILED_STATUS
+    shown = capsys.readouterr()
+    assert "broken: " in shown.err
+    assert "1 of 2 runs were not measured" in shown.err
+    assert str(run / "summary.json") in shown.out
 
 
 def test_figures_are_not_written_through_a_link(study, tmp_path):
@@ -140,19 +267,10 @@ def test_a_checkpoint_of_another_architecture(study, tmp_path):
     assert "mlp" in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--depths=4,0"], "depths has 0; allowed: 1 recurrence or more"),
-        (["--depths=4,many"], "--depths=4,many; allowed: whole numbers with commas"),
-        (["--epsilons=0"], "epsilons has 0; allowed: above 0 nats"),
-        (["--epsilons=1e-3,x"], "--epsilons=1e-3,x; allowed: numbers with commas"),
-        (["--recurrences=0"], "--recurrences=0; allowed: 1 or more"),
-    ],
-)
-def test_flags_that_are_not_allowed(flags, message, study, monkeypatch):
+@contextlib.contextmanager
+def command_line(monkeypatch, given):
+    """Within, the command's flags are those."""
     values = command.flags.FlagValues()
-    monkeypatch.setattr(command.flags, "FLAGS", values)
     with monkeypatch.context() as patch:
         for name in ("string", "list", "integer", "bool"):
             define = getattr(command.flags, f"DEFINE_{name}")
@@ -161,10 +279,29 @@ def test_flags_that_are_not_allowed(flags, message, study, monkeypatch):
                 f"DEFINE_{name}",
                 lambda *args, define=define, **kwargs: define(*args, **kwargs, flag_values=values),
             )
+        patch.setattr(command.flags, "FLAGS", values)
         command.define_flags()
-    values(["evaluate", f"--workdir={study}", *flags])
-    with pytest.raises(UserError, match=message):
-        command.settings_from_flags()
+        values(["evaluate", *given])
+        yield
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--depths=4,0"], "depths has 0; allowed: 1 recurrence or more"),
+        (["--depths=4,many"], "--depths=4,many; allowed: whole numbers with commas"),
+        (["--epsilons=0"], "epsilons has 0; allowed: above 0 nats"),
+        (["--epsilons=1e-3,x"], "--epsilons=1e-3,x; allowed: numbers with commas"),
+        (["--recurrences=0"], "--recurrences=0; allowed: 1 or more"),
+        (["--processes=0"], "--processes=0; allowed: 1 or more"),
+    ],
+)
+def test_flags_that_are_not_allowed(flags, message, study, monkeypatch):
+    with (
+        command_line(monkeypatch, [f"--workdir={study}", *flags]),
+        pytest.raises(UserError, match=message),
+    ):
+        command.main([])
 
 
 def test_the_command_line(study, compiled):

@@ -14,6 +14,7 @@ from looped_jax.data import tokenizer as tokenizers
 from looped_jax.errors import UserError
 from looped_jax.files import write_json
 from looped_jax.generation.sampling import Sampling
+from looped_jax.reading import opening
 from tests.tiny_runs import tiny_config
 from tests.untrained_runs import write_untrained_run
 
@@ -106,9 +107,9 @@ def test_folders_without_tokenizer_or_run(run, tmp_path):
     own = tmp_path / "own"
     shutil.copytree(run.path, own)
     config = resolve_json(run.read_config())
-    assert command.run_tokenizer(run, config, None).vocab_size == 300
-    with pytest.raises(UserError, match=r"has digest .*; allowed for the tokenizer of .*: 123, "):
-        command.run_tokenizer(run, config, "123")
+    assert opening.read_tokenizer(run, config, opening.Choice(), None).vocab_size == 300
+    with pytest.raises(UserError, match=r"has digest .*; allowed for .* holds no tokenizer: 123, "):
+        opening.read_tokenizer(run, config, opening.Choice(), "123")
     # An imported run has a tokenizer of its own, and says which token ends a document.
     shutil.copy(config.data.folder + "/tokenizer.json", own)
     write_json(own / "imported.json", {"end_of_text": "!"})

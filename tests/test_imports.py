@@ -15,7 +15,8 @@ FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("
 
 BASE = (
     "looped_jax.config", "looped_jax.errors", "looped_jax.files", "looped_jax.parallel",
-    "looped_jax.lock", "looped_jax.processes", "looped_jax.cpu_devices",
+    "looped_jax.lock", "looped_jax.processes", "looped_jax.cpu_devices", "looped_jax.peers",
+    "looped_jax.version",
 )  # fmt: skip
 OF_RUNS = ("looped_jax.run_folder", "looped_jax.progress", "looped_jax.interruption")
 
@@ -24,11 +25,13 @@ MAY_IMPORT = {
     "looped_jax/errors.py": (),
     "looped_jax/missing_package.py": (),
     "looped_jax/files.py": ("looped_jax.errors",),
-    "looped_jax/cli.py": ("looped_jax.errors",),
+    "looped_jax/cli.py": ("looped_jax.errors", "looped_jax.files"),
     "looped_jax/parallel.py": ("looped_jax.errors", "looped_jax.model.boxes"),
     "looped_jax/lock.py": ("looped_jax.errors",),
     "looped_jax/cpu_devices.py": ("looped_jax.config", "looped_jax.parallel"),
+    "looped_jax/version.py": (),
     "looped_jax/processes.py": ("looped_jax.errors",),
+    "looped_jax/peers.py": ("looped_jax.errors", "looped_jax.processes"),
     "looped_jax/config.py": (
         "looped_jax.errors", "looped_jax.model", "looped_jax.training.depth",
         "looped_jax.training.transfer",

@@ -1,5 +1,6 @@
 """Progress says done, total, rate and time left, and is quiet where nobody watches."""
 
+import errno
 import io
 
 import pytest
@@ -138,3 +139,26 @@ def test_format_seconds(seconds, text):
 )
 def test_format_count(count, text):
     assert format_count(count) == text
+
+
+class Gone(io.StringIO):
+    """A pipe or terminal that somebody closed."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def write(self, text):
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(errno.EIO, "Input/output error")])
+@pytest.mark.parametrize("terminal", [False, True])
+def test_work_goes_on_when_nobody_looks_any_more(error, terminal):
+    console = Console(file=Gone(error), force_terminal=terminal)
+    with Display(console, interval_s=0.0) as display:
+        display.say("begun")
+        with display.track("run", 3, unit="steps") as progress:
+            for step in (1, 2, 3):
+                progress.update(step)
+    assert progress.done == 3

@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from looped_jax import run_folder
 from looped_jax.errors import UserError
 from looped_jax.run_folder import RunFolder, config_digest
 
@@ -205,7 +206,7 @@ def test_status_is_remembered_and_keeps_its_step(folder):
     ("content", "message"),
     [
         ("", "status.json is not a JSON file"),
-        ("{}", "status.json is broken: .*missing"),
+        ("{}", "status.json is broken: it holds no status"),
         (
             '{"state": "lost", "reason": null, "step": 1, "updated": "", "pid": 1, "host": ""}',
             "status.json is broken: unknown state 'lost'",
@@ -245,6 +246,9 @@ def test_summary_missing_says_what_the_run_is_doing(folder):
     folder.set_status("diverged", reason="loss is nan in steps 3 to 4")
     with pytest.raises(UserError, match=r"the run is diverged \(loss is nan in steps 3 to 4\)"):
         folder.read_summary()
+    folder.summary_path.write_text('{"loss": 3.0}')
+    with pytest.raises(UserError, match=r"summary.json does not match its digest"):
+        folder.read_summary()
     folder.summary_path.write_text("[1]")
     with pytest.raises(UserError, match=r"summary.json is broken: it holds no table"):
         folder.read_summary()
@@ -256,3 +260,21 @@ def test_status_survives_a_wall_clock_that_goes_backwards(folder, monkeypatch):
     monkeypatch.setattr(time, "time", lambda: 0.0)
     folder.set_status("running", step=2)
     assert folder.status().step == 2
+
+
+def test_a_full_disk_leaves_room_to_say_so(folder, monkeypatch):
+    def full(path, value):
+        if folder._reserve_path.exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, value)
+
+    write = run_folder.write_json
+    with folder.lock():
+        assert folder._reserve_path.stat().st_size == run_folder.RESERVED_BYTES
+        folder.set_status("running", step=3)
+        monkeypatch.setattr(run_folder, "write_json", full)
+        folder.set_status("failed", reason="disk full")
+    assert (folder.status().state, folder.status().step) == ("failed", 3)
+    with folder.lock():
+        pass
+    assert sorted(path.name for path in folder.path.iterdir()) == [".lock", "status.json"]

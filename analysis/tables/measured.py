@@ -53,16 +53,18 @@ class Measured:
 
 def measured(runs: RunTable, suite: str) -> list[Measured]:
     """The runs of a folder that a suite has measured, by name; none for a CSV."""
-    wanted = set(runs.runs["run"])
+    if not runs.source.is_dir():
+        return []
     found = []
-    for path in sorted(runs.source.rglob("summary.json")) if runs.source.is_dir() else ():
-        summary = json.loads(path.read_bytes())  # load_runs has read it before
+    for run, name in runs.runs[["run", "folder"]].itertuples(index=False):
+        folder = runs.source / name if (runs.source / name).is_dir() else runs.source
+        summary = json.loads((folder / "summary.json").read_bytes())  # load_runs has read it before
         part = summary.get(suite)
-        if str(summary.get("run")) not in wanted or part is None:
+        if part is None:
             continue
         if not isinstance(part, dict):
-            raise InputError(f"{path}: {suite} is not a JSON object")
-        found.append(Measured(str(summary["run"]), path.parent, suite, part))
+            raise InputError(f"{folder / 'summary.json'}: {suite} is not a JSON object")
+        found.append(Measured(run, folder, suite, part))
     return sorted(found, key=lambda each: (each.run, each.folder))
 
 

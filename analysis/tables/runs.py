@@ -1,8 +1,9 @@
 """One tidy table of runs, from a CSV or from a folder that holds run folders at any depth.
 
-Between training and analysis stand only files: a run folder's ``status.json`` says how the run
-ended and ``summary.json``, written last, what it measured. Every run that is left out is listed
-with its reason; a value that cannot be used stops the analysis with its file, row and column.
+Between training and analysis stand only files: a run folder's ``summary.json``, written last, says
+what it measured, and that it is finished; ``status.json`` how a run without one ended. Every run
+that is left out is listed with its reason; a value that cannot be used stops the analysis with its
+file, row and column. Runs of one name are told apart by their folders.
 """
 
 from __future__ import annotations
@@ -206,6 +207,7 @@ def _numbers_where_all_are(cells: pd.Series) -> pd.Series:
 
 def _read_folder(root: Path) -> tuple[pd.DataFrame, pd.Series, list[Dropped], str]:
     rows: list[dict[str, Any]] = []
+    names: list[str] = []
     places: list[str] = []
     dropped: list[Dropped] = []
     digest = hashlib.sha256()
@@ -220,10 +222,14 @@ def _read_folder(root: Path) -> tuple[pd.DataFrame, pd.Series, list[Dropped], st
             continue
         digest.update(name.encode() + b"\0" + hashlib.sha256(raw).digest())
         rows.append(row)
+        names.append(name)
         places.append(f"{name}/summary.json")
     if n_folders == 0:
         raise InputError(f"{root}: holds no run folder (a folder with status.json)")
     frame = pd.DataFrame(rows, columns=None if rows else list(COLUMNS))
+    frame["folder"] = names
+    twice = frame["run"].duplicated(keep=False)
+    frame.loc[twice, "run"] = frame.loc[twice, "folder"]
     return frame, pd.Series(places, index=frame.index, dtype=object), dropped, digest.hexdigest()
 
 
@@ -240,17 +246,24 @@ class _UnusableRunError(Exception):
     pass
 
 
-def _read_run(folder: Path) -> tuple[dict[str, Any], bytes]:
+def _why_unfinished(folder: Path) -> str:
+    """What the status of a run without a result says."""
     status, _ = _read_object(folder / "status.json")
     state = status.get("state")
-    if state != "finished":
-        if state not in ("running", "diverged", "failed", "interrupted"):
-            raise _UnusableRunError(f"broken: status.json has state {state!r}")
-        at = f" at step {status['step']}" if status.get("step") is not None else ""
-        why = f": {status['reason']}" if status.get("reason") else ""
-        last_written = status.get("updated") if state == "running" else None
-        when = f" (last written {last_written})" if last_written else ""
-        raise _UnusableRunError(f"{state}{at}{when}{why}")
+    if state == "finished":
+        return "broken: status.json says finished, and there is no summary.json"
+    if state not in ("running", "diverged", "failed", "interrupted"):
+        return f"broken: status.json has state {state!r}"
+    at = f" at step {status['step']}" if status.get("step") is not None else ""
+    why = f": {status['reason']}" if status.get("reason") else ""
+    last_written = status.get("updated") if state == "running" else None
+    when = f" (last written {last_written})" if last_written else ""
+    return f"{state}{at}{when}{why}"
+
+
+def _read_run(folder: Path) -> tuple[dict[str, Any], bytes]:
+    if not (folder / "summary.json").exists():
+        raise _UnusableRunError(_why_unfinished(folder))
     summary, raw = _read_object(folder / "summary.json")
     for column in COLUMNS:
         if column not in summary:

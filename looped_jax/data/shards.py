@@ -10,7 +10,7 @@ validation-targets-00000.npy …
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -87,6 +87,7 @@ class TokenData:
       validation_bytes: bytes of text that each validation token covers; end-of-text covers none.
       loop_targets: K, targets by loop that every token has; 0 for text, whose target is the token.
       train_targets, validation_targets: those, K numbers a token; empty for text.
+      opened: names of the streams that were opened; the others are empty.
     """
 
     folder: Path
@@ -97,13 +98,19 @@ class TokenData:
     loop_targets: int
     train_targets: TokenStream
     validation_targets: TokenStream
+    opened: tuple[str, ...] = STREAMS
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str]) -> "TokenData":
+    def open(
+        cls,
+        folder: str | os.PathLike[str],
+        streams: Collection[str] = (*STREAMS, *TARGET_STREAMS),
+    ) -> "TokenData":
         """Opens a folder that `looped_jax.data.prepare` finished.
 
-        Checks the manifest and that each shard has its size, dtype and length; `verify` checks
-        the content. Raises UserError for what is missing, unfinished, damaged or of another format.
+        Streams that are not named stay closed and empty: an evaluation needs no training text.
+        Checks the manifest and that each shard has its size, dtype and length; `verify` checks the
+        content. Raises UserError for what is missing, unfinished, damaged or of another format.
         """
         folder = Path(folder)
         if not (folder / MANIFEST).exists():
@@ -114,15 +121,21 @@ class TokenData:
             )
         manifest = read_manifest(folder)
         described = manifest["streams"]
-        stream = lambda name: TokenStream(
-            folder, described[name]["shards"], described[name]["dtype"]
-        )
-        loops = manifest["loop_targets"]
-        targets = [
-            stream(name) if loops else TokenStream(folder, [], "") for name in TARGET_STREAMS
-        ]
+        opened = tuple(name for name in streams if name in described)
+
+        def stream(name: str) -> TokenStream:
+            if name not in described:  # targets by loop, of text
+                return TokenStream(folder, [], "")
+            shards = described[name]["shards"] if name in opened else []
+            return TokenStream(folder, shards, described[name]["dtype"])
+
         train, validation, validation_bytes = map(stream, STREAMS)
-        return cls(folder, manifest, train, validation, validation_bytes, loops, *targets)
+        train_targets, validation_targets = map(stream, TARGET_STREAMS)
+        loops = manifest["loop_targets"]
+        return cls(
+            folder, manifest, train, validation, validation_bytes, loops, train_targets,
+            validation_targets, opened,
+        )  # fmt: skip
 
     @property
     def digest(self) -> str:
@@ -132,6 +145,10 @@ class TokenData:
         prepared; a run stores it and refuses to go on with other data.
         """
         return content_digest(self.manifest)
+
+    @property
+    def tokenizer_path(self) -> Path:
+        return self.folder / TOKENIZER
 
     @property
     def vocab_size(self) -> int:
@@ -161,14 +178,14 @@ class TokenData:
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that made the tokens."""
         end_of_text = self.manifest["tokenizer"]["end_of_text"]
-        return tokenizers.load(self.folder / TOKENIZER, end_of_text)
+        return tokenizers.load(self.tokenizer_path, end_of_text)
 
     @cached_property
     def digests(self) -> dict[Path, str]:
-        """SHA-256 of every file, as the manifest has it."""
-        found = {self.folder / TOKENIZER: self.manifest["tokenizer"]["sha256"]}
-        for stream in self.manifest["streams"].values():
-            for shard in stream["shards"]:
+        """SHA-256 of the tokenizer and every shard that is opened, as the manifest has it."""
+        found = {self.tokenizer_path: self.manifest["tokenizer"]["sha256"]}
+        for name in self.opened:
+            for shard in self.manifest["streams"][name]["shards"]:
                 found[self.folder / shard["file"]] = shard["sha256"]
         return found
 
@@ -177,17 +194,28 @@ class TokenData:
         """Bytes of all files that `verify` reads."""
         return sum(path.stat().st_size for path in self.digests if path.exists())
 
-    def verify(self, checked: Callable[[int], None] = lambda size: None) -> None:
-        """Reads everything and compares digests; calls `checked` with each file's bytes.
+    def verify(self) -> None:
+        """Reads everything that is opened and compares digests; raises as `verified` does."""
+        for _ in self.verified():
+            pass
+
+    def verify_beginning(self, stream: str, length: int) -> None:
+        """Compares the shards with a stream's first numbers; raises as `verified` does."""
+        start = 0
+        for shard in self.manifest["streams"][stream]["shards"]:
+            if start >= length:
+                break
+            _verify(self.folder / shard["file"], shard["sha256"])
+            start += shard["length"]
+
+    def verified(self) -> Iterator[int]:
+        """Reads everything that is opened, file by file, and yields the bytes of each good one.
 
         Raises UserError naming a file that is missing or changed.
         """
         for path, digest in self.digests.items():
-            if not path.exists():
-                raise UserError(f"{path} is missing: prepare the data again into a new folder")
-            if sha256_of_file(path) != digest:
-                raise UserError(f"{path} is not the file that was prepared")
-            checked(path.stat().st_size)
+            _verify(path, digest)
+            yield path.stat().st_size
 
 
 class ShardWriter:
@@ -314,6 +342,13 @@ def shard_files(folder: Path) -> Iterator[Path]:
     """Shards in a folder, finished or not, whatever the manifest says."""
     for name in (*STREAMS, *TARGET_STREAMS):
         yield from folder.glob(f"{name}-[0-9]*.npy*")
+
+
+def _verify(path: Path, digest: str) -> None:
+    if not path.exists():
+        raise UserError(f"{path} is missing: prepare the data again into a new folder")
+    if sha256_of_file(path) != digest:
+        raise UserError(f"{path} is not the file that was prepared")
 
 
 def _open_shard(path: Path, length: int, dtype: str) -> np.ndarray:

@@ -35,7 +35,7 @@ def convergence_suite(trained: Trained) -> dict[str, Any]:
     loops, text = score(trained, scorer, "convergence")
     mean_depth = min(R, max(1, round(run.depth.mean)))
     table = token_table(trained, loops, text, mean_depth)
-    write_parquet(trained.folder.path / TABLE, table)
+    write_parquet(trained.out / TABLE, table)
     bootstrap = Bootstrap(text, settings.resamples, settings.seed)
     of_groups = groups(table)
     return {

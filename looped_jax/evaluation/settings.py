@@ -1,7 +1,9 @@
 """What the suites can be asked for beyond the run's config: the flags of looped_jax.evaluate."""
 
 import dataclasses
+import json
 import math
+from typing import Any
 
 from looped_jax.config import RunConfig
 from looped_jax.errors import UserError
@@ -52,6 +54,10 @@ class Settings:
             raise UserError("epsilons is empty; allowed: one threshold in nats or more")
         if self.resamples < 2:
             raise UserError(f"resamples = {self.resamples}; allowed: 2 or more")
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values, to find again in a summary."""
+        return json.loads(json.dumps(dataclasses.asdict(self)))
 
     def chosen_depths(self, run: RunConfig) -> tuple[int, ...]:
         """Depths of the depth suite, ascending.

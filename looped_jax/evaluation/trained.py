@@ -1,6 +1,7 @@
 """A trained run, restored: what every suite is given."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 from jax.sharding import Mesh
@@ -16,7 +17,10 @@ from looped_jax.run_folder import RunFolder
 class Trained:
     """A trained run, restored: what every suite measures. The mesh is active.
 
-    `step` is the one after which the parameters were saved; the run need not be finished.
+    Attributes:
+      step: the one after which the parameters were saved; the run need not be finished.
+      folder: the run folder, which is only read.
+      out: the folder that suites write their tables into.
     """
 
     run: RunConfig
@@ -25,6 +29,7 @@ class Trained:
     data: TokenData
     mesh: Mesh
     folder: RunFolder
+    out: Path
     display: Display
     settings: Settings
 

@@ -7,7 +7,8 @@
 An imported run folder is one like any other for generate and evaluate. The config that a project
 keeps with its checkpoint is read: meta_STEP.json (looped_lm_scaling), config.json (huginn), the
 file's own entry (readout). What neither it nor the tensors tell is stated with --model=KEY=VALUE,
-KEY being a key of the model section of configs/base.py.
+KEY being a key of the model section of configs/base.py. --data is prepared data: what evaluate
+measures an imported run on, or whose tokenizer an export takes along.
 """
 
 import sys
@@ -18,12 +19,15 @@ from absl import flags
 from looped_jax import cli
 from looped_jax.data.sources import END_OF_TEXT
 from looped_jax.errors import UserError
+from looped_jax.interchange import exporting
 from looped_jax.interchange.architecture import parse_stated
 from looped_jax.interchange.exporting import export_run
 from looped_jax.interchange.importing import FORMATS, OURS, Source, Text, import_run
+from looped_jax.reading import opening
 
 SHARD_BYTES = 5_000_000_000
-OF_IMPORT = ("model", "entry", "tokenizer", "end_of_text", "data")
+OF_IMPORT = ("model", "entry", "tokenizer", "end_of_text")
+OF_EXPORT = ("mesh", "step", "shard_bytes")
 
 
 def define_flags() -> None:
@@ -37,7 +41,7 @@ def define_flags() -> None:
     flags.DEFINE_string("entry", None, "import: entry of a .pt file with more than a state dict.")
     flags.DEFINE_string("tokenizer", None, "import: a tokenizer.json to copy into the run.")
     flags.DEFINE_string("end_of_text", END_OF_TEXT, "import: its token that ends a document.")
-    flags.DEFINE_string("data", None, "import: prepared data that evaluate measures on.")
+    opening.define_flags(exporting.ONE_DEVICE)
     flags.DEFINE_integer("shard_bytes", SHARD_BYTES, "export: most bytes of one safetensors file.")
     flags.mark_flag_as_required("out")
 
@@ -51,8 +55,11 @@ def main(arguments: list[str]) -> None:
     if action == "export":
         if stray := [name for name in OF_IMPORT if values[name].present]:
             raise UserError(f"--{stray[0]} was given; allowed with import only")
-        export_run(path, out, values.shard_bytes, say, values.format or OURS)
+        choice = opening.choice_from_flags()
+        export_run(path, out, values.shard_bytes, say, values.format or OURS, choice)
     else:
+        if stray := [name for name in OF_EXPORT if values[name].present]:
+            raise UserError(f"--{stray[0]} was given; allowed with export only")
         if values.format is None:
             raise UserError(f"--format is missing; allowed: {', '.join(FORMATS)}")
         source = Source(path, values.format, parse_stated(values.model), values.entry)

@@ -13,21 +13,28 @@ import numpy as np
 
 from looped_jax import parallel
 from looped_jax.config import RunConfig, resolve_json
-from looped_jax.data.shards import TOKENIZER, TokenData
+from looped_jax.data.shards import TOKENIZER
 from looped_jax.errors import UserError
 from looped_jax.files import replacing_folder, write_json
-from looped_jax.interchange import origin, safetensors_files
+from looped_jax.interchange import safetensors_files
 from looped_jax.interchange.importing import EXPORT_CONFIG, OURS, PUBLISHED
 from looped_jax.model.config import ModelConfig
+from looped_jax.reading import opening
+from looped_jax.reading.opening import Choice
 from looped_jax.run_folder import RunFolder
-from looped_jax.training import state as states
-from looped_jax.training.checkpoints import restore_params
+
+ONE_DEVICE = "data:1,fsdp:1,tensor:1"
 
 
 def export_run(
-    workdir: Path, out: Path, shard_bytes: int, say: Callable[[str], None], layout: str = OURS
+    workdir: Path,
+    out: Path,
+    shard_bytes: int,
+    say: Callable[[str], None],
+    layout: str = OURS,
+    choice: Choice | None = None,
 ) -> list[Path]:
-    """Writes the newest checkpoint of a run as a folder, whole or not at all.
+    """Writes a checkpoint of a run as a folder, whole or not at all; the run folder is only read.
 
     Args:
       shard_bytes: most bytes of a file, but for a single larger tensor (and for .pt files, which
@@ -37,6 +44,7 @@ def export_run(
         layers are stacked on axis 0; config.json holds the run's config, step and summary. A
         published project's: names, shapes and files as its own loader reads them. tokenizer.json
         lies beside in every layout, if there is one.
+      choice: step, devices, and data whose tokenizer is written beside; None for the run's own.
 
     Returns:
       The files with tensors.
@@ -50,15 +58,15 @@ def export_run(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists already and is not empty: choose another --out")
     folder = RunFolder(workdir)
-    config = folder.read_config()
+    config, choice = folder.read_config(), choice or Choice(mesh=ONE_DEVICE)
     run = resolve_json(config)
     if layout != OURS:
         check_fits(run.model, layout)
-    mesh = parallel.mesh_from_text("data:1,fsdp:1,tensor:1")
+    mesh = opening.mesh_for(run, folder, choice.mesh)
     with parallel.active(mesh):
-        restored = restore_params(folder.checkpoints_path, states.abstract_params(run.model, mesh))
+        restored = opening.read_params(folder, run, mesh, choice.step)
     params = jax.tree.map(np.asarray, restored.state)
-    tokenizer = find_tokenizer(folder, run)
+    tokenizer = find_tokenizer(folder, run, choice)
     with replacing_folder(out) as aside:
         if layout == OURS:
             files = safetensors_files.write(aside, named(params), shard_bytes)
@@ -90,15 +98,14 @@ def check_fits(model: ModelConfig, layout: str) -> None:
             )
 
 
-def find_tokenizer(folder: RunFolder, run: RunConfig) -> tuple[Path, str] | None:
+def find_tokenizer(folder: RunFolder, run: RunConfig, choice: Choice) -> tuple[Path, str] | None:
     """The run's own tokenizer or that of its data, if there is one, and what ends a document."""
-    own = folder.path / TOKENIZER
-    if own.exists():
-        return own, origin.end_of_text(folder.path)
-    if not (Path(run.data.folder) / TOKENIZER).exists():
+    if choice.data is None and opening.tokenizer_digest(folder) is not None:
+        return folder.tokenizer_path, opening.end_of_text(folder)
+    if choice.data is None and not (Path(run.data.folder) / TOKENIZER).exists():
         return None
-    data = TokenData.open(run.data.folder)
-    return data.folder / TOKENIZER, data.manifest["tokenizer"]["end_of_text"]
+    data = opening.data_with_tokenizer(folder, run, choice)
+    return data.tokenizer_path, data.manifest["tokenizer"]["end_of_text"]
 
 
 def named(params: Any) -> dict[str, np.ndarray]:

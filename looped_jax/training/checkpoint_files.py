@@ -107,13 +107,13 @@ def discard_unfinished(folder: Path) -> None:
             shutil.rmtree(path)
 
 
-def remove_old(folder: Path, keep: int) -> None:
-    """Removes everything older than the newest `keep` complete checkpoints."""
-    steps = complete_steps(folder)
+def remove_old(folder: Path, keep: int, milestones: Collection[int] = ()) -> None:
+    """Removes what is older than the newest `keep` complete checkpoints, but no milestones."""
+    steps = [step for step in complete_steps(folder) if step not in milestones]
     if len(steps) < keep:
         return
     for step, kind, path in _entries(folder):
-        if step < steps[-keep]:
+        if step < steps[-keep] and not (kind is None and step in milestones):
             if kind is None:  # renamed first: half a removal must not look like a checkpoint
                 path = path.rename(folder / f"{step}.removed")
             shutil.rmtree(path)

@@ -17,7 +17,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,12 +73,13 @@ class Restored:
 class Checkpoints:
     """The checkpoints of one run, for the process (or processes) that train it."""
 
-    def __init__(self, folder: Path, keep: int):
+    def __init__(self, folder: Path, keep: int, milestones: Collection[int] = ()):
         """
         Args:
           folder: an own folder for the checkpoints; made at the first save.
           keep: how many complete checkpoints stay, the newest ones. The oldest goes only after
             the next one is complete, so one more fits on the disk for a while.
+          milestones: steps whose checkpoints stay beside them.
         """
         if keep < 1:
             raise UserError(f"keep={keep} checkpoints: allowed are whole numbers from 1")
@@ -86,7 +87,7 @@ class Checkpoints:
         if re.search(r"\[.*\]", str(self.folder)):
             # Orbax saves there, but takes the brackets for a pattern when it reads.
             raise UserError(f"checkpoints in {self.folder}: allowed is a path without '[…]'")
-        self._keep = keep
+        self._keep, self._milestones = keep, frozenset(milestones)
         self._orbax = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler())
         self._finisher = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._at_work: tuple[int, Future[None]] | None = None
@@ -153,8 +154,8 @@ class Checkpoints:
         processes.on_process_0(finish, (UserError, SaveFailed))
 
     def latest_step(self) -> int | None:
-        """Step of the newest complete checkpoint (its content is not verified), or None."""
-        return max(files.complete_steps(self.folder), default=None)
+        """As `newest_step` of the run's folder."""
+        return newest_step(self.folder)
 
     def restore(self, abstract_state: Any, resume: Resume) -> Restored | None:
         """The newest checkpoint that is as it was written, or None for a start from step 0.
@@ -205,7 +206,7 @@ class Checkpoints:
         self._orbax.wait_until_finished()
         if jax.process_index() == 0:
             files.complete(path, step)
-            files.remove_old(self.folder, self._keep)
+            files.remove_old(self.folder, self._keep, self._milestones)
 
     def _failed(self, step: int, error: Exception) -> SaveFailed:
         if jax.process_index() == 0:
@@ -239,6 +240,11 @@ class Checkpoints:
         return step
 
 
+def newest_step(folder: Path) -> int | None:
+    """Step of the newest complete checkpoint in a folder (its content is not verified), or None."""
+    return max(files.complete_steps(Path(folder)), default=None)
+
+
 def restore_params(folder: Path, abstract_params: Any, step: int | None = None) -> Restored:
     """The parameters alone, read-only: nothing in the folder is touched, a run may be at work.
 
@@ -261,7 +267,11 @@ def restore_params(folder: Path, abstract_params: Any, step: int | None = None) 
         if step is not None:
             reason = files.damage(folder, step, items)
             if reason:
-                raise UserError(f"checkpoint {folder / str(step)} is damaged: {reason}")
+                others = ", ".join(str(each) for each in steps if each != step) or "none"
+                raise UserError(
+                    f"checkpoint {folder / str(step)} is damaged: {reason}; other steps there: "
+                    f"{others}"
+                )
             return step
         chosen, damaged = _newest_good(folder, items)
         if chosen is None and damaged:

@@ -8,6 +8,7 @@ lie on a device between steps are exact; the temporary ones are those of the pla
 import dataclasses
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,6 +20,7 @@ from looped_jax.cpu_devices import mesh_of_run
 from looped_jax.errors import UserError
 from looped_jax.model.accounting import Parameters, count_parameters
 from looped_jax.training import state as states
+from looped_jax.training.start.data import describe_epochs, open_data
 from looped_jax.training.step import lower_step
 
 
@@ -34,6 +36,7 @@ class Plan:
       bytes_per_device: by part: "parameters", "optimiser state", "batch", and "temporary", which
         are gradients and activations.
       peak_bytes: their sum, with the program and what the step returns: the most at one time.
+      text: how much training text there is, and how often the run sees it.
     """
 
     run: RunConfig
@@ -42,6 +45,7 @@ class Plan:
     device_kind: str
     bytes_per_device: Mapping[str, int]
     peak_bytes: int
+    text: str
 
     def table(self) -> str:
         """All numbers as lines of plain text."""
@@ -55,6 +59,7 @@ class Plan:
         }
         lines = [
             f"{run.name}: {run.steps:,} steps of {run.batch_tokens:,} tokens, {tokens:.4g} in all",
+            self.text,
             f"mesh {','.join(f'{axis}:{size}' for axis, size in self.mesh.items())}: "
             f"{devices:,} x {self.device_kind}",
             "",
@@ -112,7 +117,14 @@ def plan(run: RunConfig) -> Plan:
         mesh.devices.flat[0].device_kind,
         of_parts,
         peak,
+        _describe_text(run),
     )
+
+
+def _describe_text(run: RunConfig) -> str:
+    if not Path(run.data.folder).exists():
+        return f"epochs: not known, {run.data.folder} is not here"
+    return describe_epochs(run, open_data(run))
 
 
 def _bytes_on_a_device(tree: Any) -> int:

@@ -16,7 +16,9 @@ from typing import Any, Self
 
 import jax
 import numpy as np
-import tensorboardX
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.summary_pb2 import Summary
 
 from looped_jax.errors import UserError
 from looped_jax.files import write_bytes
@@ -78,8 +80,17 @@ class DeferredMetrics:
         self.flush()
         self._pending = step, dict(metrics)
 
+    def check(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Hands on what is pending and looks at the metrics of `step`, which go nowhere.
+
+        Raises:
+          Diverged: as for `push`; never save what is not finite.
+        """
+        self.flush()
+        self._check(step, {name: np.asarray(metrics[name]) for name in self._watched})
+
     def flush(self) -> None:
-        """Hands on what is pending; waits for the device. Before a save, at the end.
+        """Hands on what is pending; waits for the device.
 
         Raises:
           Diverged: as for `push`. The sink got the metrics nevertheless.
@@ -90,6 +101,9 @@ class DeferredMetrics:
         self._pending = None
         values = {name: np.asarray(x, np.float64).tolist() for name, x in metrics.items()}
         self._sink(step, values)
+        self._check(step, values)
+
+    def _check(self, step: int, values: Mapping[str, Any]) -> None:
         for name in self._watched:
             if not np.isfinite(values[name]).all():
                 raise Diverged(name, values[name], self._last_finite + 1, step)
@@ -100,48 +114,66 @@ class MetricsWriter:
     """Appends to metrics.jsonl, and to TensorBoard events beside it.
 
     A resumed run's file equals a straight run's: lines past the restored step are removed at the
-    start. For that to hold, `flush` before the checkpoint of a step is saved.
+    start. For that to hold, `flush` before the checkpoint of a step is saved, and keep `lines` in
+    it.
+
+    Attributes:
+      lines: of metrics.jsonl.
     """
 
-    def __init__(self, folder: Path, start_step: int):
+    def __init__(self, folder: Path, start_step: int, lines: int = 0):
         """
         Args:
           folder: the run folder.
           start_step: the restored step, 0 for a new run.
+          lines: that the file had when the checkpoint of this step was saved. A warning says if
+            some of them are gone.
 
         Raises:
           UserError: metrics.jsonl is damaged (other than by a half-written last line).
         """
         path = Path(folder) / "metrics.jsonl"
-        _cut(path, start_step)
+        self.lines = lines
+        kept = _cut(path, start_step, lines)
+        if len(kept) < lines:
+            _log.warning("%s", _describe_gap(path, kept, lines, start_step))
         self._file = open(path, "ab")  # noqa: SIM115
-        self._tensorboard = tensorboardX.SummaryWriter(
-            str(folder), purge_step=start_step + 1 if start_step else None
-        )
+        # Without tensorboardX's own thread, which dies of a full disk and lets the run wait for it.
+        self._events = EventsWriter(str(Path(folder) / "events"))
+        if start_step:
+            begin = SessionLog(status=SessionLog.START)
+            self._write_event(start_step + 1, session_log=begin)
 
     def write(self, step: int, metrics: Mapping[str, Value]) -> None:
         """Writes one line {"step": step, **metrics}; what is not finite becomes null."""
         line = {"step": step} | {name: _finite(value) for name, value in metrics.items()}
         self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
         self._file.flush()  # a kill loses nothing from here on
+        self.lines += 1
+        scalars = Summary()
         for name, value in metrics.items():
+            named = {name: value}
             if isinstance(value, list):
-                for i, x in enumerate(value):
-                    self._tensorboard.add_scalar(f"{name}/{i}", x, step)
-            else:
-                self._tensorboard.add_scalar(name, value, step)
+                named = {f"{name}/{i}": x for i, x in enumerate(value)}
+            scalars.value.extend(Summary.Value(tag=n, simple_value=x) for n, x in named.items())
+        self._write_event(step, summary=scalars)
+
+    def _write_event(self, step: int, **what: Any) -> None:
+        self._events.write_event(Event(wall_time=time.time(), step=step, **what))
 
     def flush(self) -> None:
         """Brings all lines to the disk: a power cut loses nothing from here on."""
         self._file.flush()
         os.fsync(self._file.fileno())
-        self._tensorboard.flush()
+        self._events.flush()
 
     def close(self) -> None:
         """Flushes and closes the files."""
-        self.flush()
-        self._file.close()
-        self._tensorboard.close()
+        try:
+            self.flush()
+        finally:
+            self._file.close()
+            self._events.close()
 
     def __enter__(self) -> Self:
         return self
@@ -157,6 +189,8 @@ class MetricsWriter:
 
 class NoMetrics:
     """Stands for the `MetricsWriter` in processes that write nothing."""
+
+    lines = 0
 
     def write(self, step: int, metrics: Mapping[str, Value]) -> None:
         pass
@@ -228,22 +262,36 @@ def _finite(value: Value) -> Any:
     return value if math.isfinite(value) else None
 
 
-def _cut(path: Path, last_step: int) -> None:
-    """Removes the lines past `last_step`, and a half-written last line, atomically."""
+def _cut(path: Path, last_step: int, lines: int) -> list[int]:
+    """Cuts the file, atomically, to the lines up to `last_step`, and to `lines` of them if it is
+    not 0; a half-written last line goes as well. Returns the steps of the lines that are left."""
     if not path.exists():
-        return
-    lines = path.read_bytes().splitlines(keepends=True)
-    kept = []
-    for number, line in enumerate(lines, 1):
+        return []
+    there = path.read_bytes().splitlines(keepends=True)
+    kept: list[bytes] = []
+    steps: list[int] = []
+    for number, line in enumerate(there, 1):
         try:
             step = json.loads(line)["step"]
             whole = line.endswith(b"\n") and isinstance(step, int)
         except (ValueError, KeyError, TypeError, RecursionError):
             whole = False
-        if whole and step <= last_step:
+        if whole and step <= last_step and (lines == 0 or len(kept) < lines):
             kept.append(line)
-        elif not whole and number < len(lines):
+            steps.append(step)
+        elif not whole and number < len(there):
             raise UserError(f"{path} line {number} is damaged: {line[:60]!r}")
-    if len(kept) < len(lines):
-        _log.info("removing %d lines past step %d of %s", len(lines) - len(kept), last_step, path)
+    if len(kept) < len(there):
+        _log.info("removing %d lines past step %d of %s", len(there) - len(kept), last_step, path)
         write_bytes(path, b"".join(kept))
+    return steps
+
+
+def _describe_gap(path: Path, steps: list[int], lines: int, last_step: int) -> str:
+    """What is missing of the lines that were written up to a step, and where most of it was."""
+    ends = [0, *steps, last_step + 1]
+    widest = max(range(1, len(ends)), key=lambda i: ends[i] - ends[i - 1])
+    return (
+        f"{path} lacks {lines - len(steps)} of the {lines} lines that were written up to step "
+        f"{last_step}: most of them between steps {ends[widest - 1]} and {ends[widest]}"
+    )

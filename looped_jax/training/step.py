@@ -35,7 +35,8 @@ def train_step(run: RunConfig, mesh: Mesh) -> Step:
 
     The batch is {"tokens": (B, T + 1)}, with "loop_targets" (B, T, R) where they are supervised.
     The state is donated. Metrics are float32 scalars on the device: the loss in nats, the global
-    gradient norm, the recurrences run (their mean over the batch) and parts of the objective.
+    gradient norm, the recurrences run (their mean over the batch), the learning rate of every
+    parameter group and parts of the objective.
     """
     return _compiled_step(
         run.model, run.loss, run.depth, run.optimizer.rule, run.data.microbatches, mesh
@@ -77,6 +78,7 @@ def _compiled_step(
         params = optax.apply_updates(state.params, updates)
         metrics["gradient_norm"] = optax.tree.norm(gradients)
         metrics["recurrences"] = jnp.mean(jnp.asarray(recurrences, jnp.float32))
+        metrics |= {f"learning_rate/{group}": r for group, r in schedule.rates(index).items()}
         return TrainState(params, new_optimizer), metrics
 
     shardings: Any = state_shardings(model, optimizer, mesh)

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,19 +11,23 @@ import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from looped_jax import parallel, processes
+from looped_jax import parallel, peers, processes
 from looped_jax.config import MAY_CHANGE, RunConfig, resolve, to_json
 from looped_jax.cpu_devices import mesh_of_run
-from looped_jax.data.pipeline import count_train_windows, train_batches
+from looped_jax.data.pipeline import train_batches
 from looped_jax.data.shards import TokenData
 from looped_jax.errors import UserError
+from looped_jax.files import write_json
 from looped_jax.interruption import Interrupted, StopRequest
-from looped_jax.model.accounting import count_parameters
 from looped_jax.progress import Display, Progress
 from looped_jax.run_folder import RunFolder, State
 from looped_jax.training import state as states
-from looped_jax.training.checkpoints import Checkpoints, Resume
+from looped_jax.training.checkpoints import Checkpoints, Restored, Resume, SaveFailed, newest_step
 from looped_jax.training.optimizer import Schedule
+from looped_jax.training.record import provenance
+from looped_jax.training.record.summary import summarise
+from looped_jax.training.record.trace import Trace
+from looped_jax.training.record.utilisation import device_memory, utilisation
 from looped_jax.training.reporting import (
     Clock,
     DeferredMetrics,
@@ -33,13 +36,21 @@ from looped_jax.training.reporting import (
     NoMetrics,
     last_line_with,
 )
+from looped_jax.training.save_times import SaveTimes
+from looped_jax.training.start.data import (
+    check_same_data,
+    describe_epochs,
+    epochs,
+    keep_with_run,
+    open_data,
+    verify_data,
+)
+from looped_jax.training.start.parameters import begin_with
 from looped_jax.training.step import train_step
 from looped_jax.training.validation import ValidationLoss, validation_loss_of_run
 
-# Bytes of data from which on reading them takes more than some seconds.
-LONG_TO_READ = 2e9
-
-_log = logging.getLogger(__name__)
+# What became of the parameters of the run that this one began with: see `start.parameters`.
+INIT_FROM = "init_from.json"
 
 
 def train(config: ConfigDict, workdir: Path, resume: Resume, display: Display) -> dict[str, Any]:
@@ -49,7 +60,7 @@ def train(config: ConfigDict, workdir: Path, resume: Resume, display: Display) -
       config: a tree as configs/base.py describes.
       workdir: the run folder; made if need be.
       resume: "may" goes on from a checkpoint if there is one, "must" refuses to start without,
-        "no" refuses to start where there is one.
+        "no" refuses to start where there is one, or a finished run.
       display: where progress is shown.
 
     Returns:
@@ -58,17 +69,21 @@ def train(config: ConfigDict, workdir: Path, resume: Resume, display: Display) -
     Raises:
       UserError: unusable config, data or folder.
       Diverged: the loss or the gradient is no longer finite; the last good checkpoint stays.
-      Interrupted: SIGINT or SIGTERM; all that was done is saved.
+      Interrupted: a signal asked to stop; all that was done is saved.
     """
     run = resolve(config)
     processes.check(run.processes.count)
     folder = RunFolder(workdir)
-    with StopRequest() as stop, _held(folder, config) as (digest, summary):
+    with StopRequest() as stop, _held(folder, config, resume) as (digest, summary):
         if summary is not None:
             return summary
         try:
             _set_status(folder, "running", reason="starting")
-            summary = _train(run, digest, folder, resume, display, stop)
+            with (
+                peers.on_failure(lambda reason: _write_status(folder, "failed", reason=reason)),
+                peers.telling(agreed=(UserError, Interrupted, Diverged)),
+            ):
+                summary = _train(run, digest, folder, resume, display, stop)
         except Diverged as error:
             _set_status(folder, "diverged", step=error.last_step, reason=str(error))
             raise
@@ -84,30 +99,56 @@ def train(config: ConfigDict, workdir: Path, resume: Resume, display: Display) -
             raise
         if processes.is_first():
             folder.write_summary(summary)
+            provenance.note_end(folder, "finished")
     return summary
 
 
 @contextlib.contextmanager
-def _held(folder: RunFolder, config: ConfigDict) -> Iterator[tuple[str, dict[str, Any] | None]]:
+def _held(
+    folder: RunFolder, config: ConfigDict, resume: Resume
+) -> Iterator[tuple[str, dict[str, Any] | None]]:
     """Process 0 holds the run folder; all hear the config's digest, and the result if there is one.
 
     Raises:
-      UserError: another process holds the folder, or another run stands there.
+      UserError: another process holds the folder, another run stands there, or it is finished and
+        `resume` is "no".
     """
     with ExitStack() as stack:
 
         def hold() -> tuple[str, dict[str, Any] | None]:
             stack.enter_context(folder.lock())
             digest = folder.write_config(to_json(config), may_change=MAY_CHANGE)
-            return digest, folder.read_summary() if folder.is_finished() else None
+            return digest, _result(folder, resume)
 
         digest, summary = processes.on_process_0(hold)
         yield digest, summary
 
 
+def _result(folder: RunFolder, resume: Resume) -> dict[str, Any] | None:
+    """The result of a finished run; its status is mended if it died before saying so."""
+    if not folder.is_finished():
+        return None
+    if resume == "no":
+        raise UserError(
+            f"{folder.path} holds a finished run and resume is 'no': choose another folder"
+        )
+    summary = folder.read_summary()
+    status = folder.readable_status()
+    if status is None or status.state != "finished":
+        folder.set_status("finished")
+        provenance.note_end(folder, "finished")
+    return summary
+
+
 def _set_status(folder: RunFolder, state: State, **what: Any) -> None:
     if processes.is_first():
-        folder.set_status(state, **what)
+        _write_status(folder, state, **what)
+
+
+def _write_status(folder: RunFolder, state: State, **what: Any) -> None:
+    folder.set_status(state, saved=newest_step(folder.checkpoints_path), **what)
+    if state != "running":
+        provenance.note_end(folder, state)
 
 
 def _train(
@@ -120,8 +161,11 @@ def _train(
 ) -> dict[str, Any]:
     data = processes.everywhere(lambda: open_data(run))
     if run.data.verify:
-        processes.everywhere(lambda: verify_data(data, display))
+        processes.everywhere(lambda: verify_data(data, display, stop))
+        stop.check(None)
     processes.same_everywhere("the digest of the data", data.digest)
+    if epochs(run, data) > 1:
+        display.say(describe_epochs(run, data))
     started_on = processes.on_process_0(folder.started_on)
     mesh = mesh_of_run(run, started_on)
     parallel.check_batch(mesh, "data", run.data.batch_size, run.data.microbatches)
@@ -130,33 +174,95 @@ def _train(
     schedule, _ = states.make_schedule(run)
     with ExitStack() as stack:
         stack.enter_context(parallel.active(mesh))
-        checkpoints = stack.enter_context(Checkpoints(folder.checkpoints_path, run.checkpoint.keep))
+        checkpoints = stack.enter_context(
+            Checkpoints(folder.checkpoints_path, run.checkpoint.keep, run.checkpoint.milestones)
+        )
         stop.check(None)
         restored = checkpoints.restore(states.abstract_state(run.model, optimizer, mesh), resume)
         if restored is None:
-            state = states.init_state(run.model, optimizer, mesh, run.seed)
-            start, clock, unvalidated = 0, Clock(), False
+            processes.on_process_0(lambda: _refuse_lost_steps(folder))
+            state = _first_state(run, data, optimizer, mesh, folder, display)
+            begin = _Begin(0, Clock(), unvalidated=False, metrics_lines=0)
             started_on = mesh.size
         else:
-            _check_same_data(restored.extra["data_digest"], data, folder)
-            state, start = restored.state, restored.step
-            clock = Clock.from_state_dict(restored.extra["clock"])
-            unvalidated = restored.extra["unvalidated"]
-            display.say(f"{run.name} goes on after step {start:,}")
+            check_same_data(restored.extra["data_digest"], data, folder)
+            state, begin = restored.state, _Begin.at(restored)
+            display.say(f"{run.name} goes on after step {begin.step:,}")
             if started_on is not None and started_on != mesh.size:
                 display.say(
                     f"it was started on {started_on} devices and goes on on {mesh.size}: sums in "
                     "another order, so not bit for bit as without the stop"
                 )
-        doing = f"goes on after step {start:,}, compiling" if start else "compiling"
-        _set_status(folder, "running", step=start, reason=doing, devices=started_on)
-        stop.check(start)
-        loop = _Loop(run, data, mesh, schedule, checkpoints, clock, folder, stop)
-        state = loop.run(state, start, unvalidated, display)
-        with clock.paused():
-            final = loop.validate(state.params, run.steps)
+        if processes.is_first():
+            doing = f"goes on after step {begin.step:,}, compiling" if begin.step else "compiling"
+            folder.set_status(
+                "running", step=begin.step, saved=begin.step, reason=doing, devices=started_on
+            )
+            keep_with_run(data, folder)
+            provenance.note_start(folder, provenance.circumstances(mesh), begin.step)
+        stop.check(begin.step)
+        loop = _Loop(run, data, mesh, schedule, checkpoints, begin.clock, folder, stop)
+        # Told before the checkpoints are closed, which may wait for the other processes.
+        with peers.telling(
+            agreed=(Interrupted, Diverged), without_traceback=(OSError, SaveFailed, UserError)
+        ):
+            state = loop.run(state, begin, display)
+            with begin.clock.paused():
+                final = loop.validate(state.params, run.steps)
     last = processes.on_process_0(lambda: last_line_with(folder.metrics_path, "loss"))
-    return summarise(run, digest, data, final, last, clock.seconds)
+    return summarise(run, digest, data, final, last, begin.clock.seconds)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Begin:
+    """Where a run is taken up.
+
+    Attributes:
+      step: optimiser steps done.
+      clock: seconds spent on them.
+      unvalidated: a stop kept the validation that is due after `step` from being done.
+      metrics_lines: that metrics.jsonl had when `step` was saved.
+    """
+
+    step: int
+    clock: Clock
+    unvalidated: bool
+    metrics_lines: int
+
+    @classmethod
+    def at(cls, restored: Restored) -> "_Begin":
+        extra = restored.extra
+        clock = Clock.from_state_dict(extra["clock"])
+        return cls(restored.step, clock, extra["unvalidated"], extra["metrics_lines"])
+
+
+def _first_state(
+    run: RunConfig,
+    data: TokenData,
+    optimizer: Any,
+    mesh: Mesh,
+    folder: RunFolder,
+    display: Display,
+) -> states.TrainState:
+    """The state of step 0: drawn from the seed, or begun with another run's parameters."""
+    if not run.init_from:
+        return states.init_state(run.model, optimizer, mesh, run.seed)
+    state, taken = begin_with(run, data, optimizer, mesh)
+    display.say(f"{run.name} {taken}")
+    if processes.is_first():
+        write_json(folder.path / INIT_FROM, taken.to_json())
+    return state
+
+
+def _refuse_lost_steps(folder: RunFolder) -> None:
+    """Raises UserError if a checkpoint was complete once, and there is none now."""
+    status = folder.readable_status()
+    if status is not None and status.saved:
+        raise UserError(
+            f"{folder.status_path} tells of a checkpoint of step {status.saved}, and "
+            f"{folder.checkpoints_path} holds none: bring it back from a copy, or remove the run "
+            "folder to start from step 0"
+        )
 
 
 @dataclasses.dataclass
@@ -172,20 +278,18 @@ class _Loop:
     folder: RunFolder
     stop: StopRequest
 
-    def run(
-        self, state: states.TrainState, start: int, unvalidated: bool, display: Display
-    ) -> states.TrainState:
-        """Runs the steps after `start`; what is saved after a step can be gone on from exactly.
-
-        `unvalidated` says that a stop at `start` kept that step's validation from being done.
-        """
-        run, total = self.run_config, self.run_config.steps
+    def run(self, state: states.TrainState, begin: _Begin, display: Display) -> states.TrainState:
+        """Runs the steps that are left; what is saved after a step can be gone on from exactly."""
+        run, total, start = self.run_config, self.run_config.steps, begin.step
         step_fn, seed = train_step(run, self.mesh), np.uint32(run.seed)
+        unvalidated, times = begin.unvalidated, SaveTimes(run.checkpoint)
         with ExitStack() as stack:
             writer: MetricsWriter | NoMetrics = NoMetrics()
             if processes.is_first():
-                writer = MetricsWriter(self.folder.path, start)
+                writer = MetricsWriter(self.folder.path, start, begin.metrics_lines)
             stack.callback(writer.close)
+            trace = Trace(self.folder.path, run.profile.steps)
+            stack.callback(trace.close)
             progress = stack.enter_context(
                 display.track(run.name, total, unit="steps", start=start, rate_unit="tokens",
                               rate_scale=run.batch_tokens)
@@ -200,9 +304,11 @@ class _Loop:
             progress.say("compiling")
             for step in range(start + 1, total + 1):
                 batch = parallel.global_batch(next(batches), self.mesh)
+                trace.before(step)
                 state, values = step_fn(state, batch, self.schedule, seed)
                 progress.say("")
-                if step % run.log.every_steps == 0 or step == total:
+                trace.after(step, values)
+                if _due(step, run.log.every_steps) or step == total:
                     metrics.push(step, values)
                 unvalidated = _due(step, run.evaluation.every_steps) and step < total
                 interrupted = self._asked_to_stop(step)
@@ -210,16 +316,15 @@ class _Loop:
                     metrics.flush()
                     interrupted = self._validate_between(step, state.params, writer)
                     unvalidated = interrupted is not None
-                if _due(step, run.checkpoint.every_steps) or step == total or interrupted:
-                    # Never save what is not finite: look at this step's numbers first.
-                    metrics.push(step, values)
-                    metrics.flush()
+                if times.due(step) or step == total or interrupted:
+                    metrics.check(step, values)  # never save what is not finite
                     writer.flush()
-                    self._save(step, state, unvalidated)
+                    self._save(step, state, unvalidated, writer.lines)
+                    times.saved()
                 if interrupted:
-                    self.checkpoints.wait()
+                    self._wait_for_save()
                     raise interrupted
-            self.checkpoints.wait()
+            self._wait_for_save()
         return state
 
     def validate(self, params: Any, step: int) -> ValidationLoss:
@@ -256,104 +361,41 @@ class _Loop:
 
     def _sink(self, writer: MetricsWriter | NoMetrics, progress: Progress) -> Callable[..., None]:
         run = self.run_config
-        written = 0
+        devices = self.mesh.devices.ravel()
+        of_one_step = epochs(run, self.data) / run.steps
 
         def sink(step: int, values: dict[str, Any]) -> None:
-            nonlocal written
-            if step == written:  # pushed by the log and again by the checkpoint
-                return
-            written = step
             seconds = self.clock.seconds
             progress.update(step, values["loss"])
-            rates = {"tokens": step * run.batch_tokens, "seconds": seconds}
+            rates = {
+                "tokens": step * run.batch_tokens,
+                "epoch": step * of_one_step,
+                "seconds": seconds,
+            }
             if progress.rate is not None:
+                flops = run.flops_per_token * progress.rate
                 rates["tokens_per_second"] = progress.rate
-            writer.write(step, values | rates)
+                rates |= utilisation(flops, devices[0].device_kind, devices.size)
+            writer.write(step, values | rates | device_memory())
 
         return sink
 
-    def _save(self, step: int, state: states.TrainState, unvalidated: bool) -> None:
+    def _save(
+        self, step: int, state: states.TrainState, unvalidated: bool, metrics_lines: int
+    ) -> None:
         extra = {
             "clock": self.clock.state_dict(),
             "data_digest": self.data.digest,
             "unvalidated": unvalidated,
+            "metrics_lines": metrics_lines,
         }
         self.checkpoints.save(step, state, extra)
         _set_status(self.folder, "running", step=step)
 
-
-def open_data(run: RunConfig) -> TokenData:
-    """The run's data, checked against its model.
-
-    Raises:
-      UserError: no data there, more token ids than the model has, less than one window, or no
-        targets by loop where they are supervised.
-    """
-    data = TokenData.open(run.data.folder)
-    if data.vocab_size > run.model.vocab_size:
-        raise UserError(
-            f"model.vocab_size = {run.model.vocab_size}; allowed with the tokenizer of "
-            f"{run.data.folder}: at least {data.vocab_size}"
-        )
-    if run.loss.supervision == "by_loop" and data.loop_targets != run.model.recurrences:
-        raise UserError(
-            f"{run.data.folder} has targets for {data.loop_targets} loops; allowed with "
-            f"loss.supervision 'by_loop': model.recurrences = {run.model.recurrences} of them"
-        )
-    count_train_windows(data, run.data.sequence_length)
-    return data
-
-
-def verify_data(data: TokenData, display: Display) -> None:
-    """Raises UserError for a file that is not what was prepared; progress if it takes long."""
-    if data.size < LONG_TO_READ:
-        data.verify()
-        return
-    with display.track(f"verifying {data.folder}", data.size, unit="bytes") as progress:
-        data.verify(lambda size: progress.update(progress.done + size))
-
-
-def summarise(
-    run: RunConfig,
-    digest: str,
-    data: TokenData,
-    final: ValidationLoss,
-    last_metrics: dict[str, Any],
-    seconds: float,
-) -> dict[str, Any]:
-    """summary.json: what analysis reads. FLOPs and N are the analytic counts of accounting.py."""
-    n = count_parameters(run.model)
-    tokens = run.steps * run.batch_tokens
-    train_flops = run.flops_per_token * tokens
-    return {
-        "run": run.name,
-        "study": run.study,
-        "budget": run.budget.flops or train_flops,
-        "r": run.model.recurrences,
-        "d_model": run.model.width,
-        "n_once": n.n_once,
-        "n_rec": n.n_rec,
-        "n_inject": n.n_inject,
-        "n_total": n.total,
-        "tokens": tokens,
-        "steps": run.steps,
-        "flops_per_token": run.flops_per_token,
-        "train_flops": train_flops,
-        "loss": final.loss,
-        "loss_standard_error": final.standard_error,
-        "bits_per_byte": final.bits_per_byte,
-        "validation_tokens": final.tokens,
-        "train_loss": last_metrics["loss"],
-        "seed": run.seed,
-        "injection": run.model.injection,
-        "backprop_recurrences": run.model.backprop_recurrences,
-        "sequence_length": run.data.sequence_length,
-        "batch_tokens": run.batch_tokens,
-        "seconds": seconds,
-        "tokens_per_second": tokens / seconds,
-        "config_digest": digest,
-        "data_digest": data.digest,
-    }
+    def _wait_for_save(self) -> None:
+        """Returns when the last save is complete, and status.json says so."""
+        self.checkpoints.wait()
+        _set_status(self.folder, "running")
 
 
 def _due(step: int, every: int) -> bool:
@@ -366,11 +408,3 @@ def _validation_metrics(result: ValidationLoss) -> dict[str, float]:
         "validation_standard_error": result.standard_error,
         "validation_bits_per_byte": result.bits_per_byte,
     }
-
-
-def _check_same_data(digest: str, data: TokenData, folder: RunFolder) -> None:
-    if digest != data.digest:
-        raise UserError(
-            f"data in {data.folder} has digest {data.digest[:12]}; allowed for {folder.path}: "
-            f"{digest[:12]}, the data it was started on"
-        )

@@ -57,6 +57,7 @@ def trained(data, tmp_path) -> Callable[..., Trained]:
     def make(model: ModelConfig, **settings) -> Trained:
         return Trained(
             run_of(model), 0, random_params(model), data, mesh, RunFolder(tmp_path),
+            tmp_path,
             Display(Console(quiet=True)), Settings(**{"resamples": 50} | settings),
         )  # fmt: skip
 

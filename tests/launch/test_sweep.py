@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shutil
 import signal
 
 import pytest
@@ -92,6 +93,18 @@ def test_interrupted_refused_and_killed_it_goes_on_to_the_same_losses(
     for pid in workers:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def test_one_status_cut_in_half_is_no_obstacle(undisturbed, tmp_path, sweep):
+    out = tmp_path / "study"
+    shutil.copytree(undisturbed, out)
+    cut = folders(out)["r2_100"]
+    cut.summary_path.unlink()
+    cut.status_path.write_text(cut.status_path.read_text()[:25])
+    status, output, errors = sweep(out)
+    assert (status, errors) == (0, "")
+    assert "1 finished, 1 to do" in output
+    assert losses(out) == losses(undisturbed)
 
 
 def test_bad_runs_are_named_and_the_study_goes_on(tmp_path, start, sweep):

@@ -16,13 +16,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from looped_jax.data import shards
 from looped_jax.data.prepare import prepare
 from looped_jax.errors import UserError
-from looped_jax.interruption import Interrupted
+from looped_jax.interruption import Interrupted, StopRequest
 from looped_jax.progress import Display
 from looped_jax.run_folder import RunFolder
 from looped_jax.training import trainer
 from looped_jax.training.reporting import Diverged
+from looped_jax.training.start import data as start_data
 from tests.tiny_runs import tiny_config
 from tests.training import faults
 
@@ -220,11 +222,73 @@ def test_a_shard_that_changed_under_its_manifest_is_named(data, stopped, undistu
 
 
 def test_long_verification_shows_progress(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(trainer, "LONG_TO_READ", 0)
+    monkeypatch.setattr(start_data, "LONG_TO_READ", 0)
     console = Console(file=io.StringIO())
-    trainer.verify_data(data, Display(console))
+    start_data.verify_data(data, Display(console), StopRequest())
     size = f"{data.size:,}"
     assert f"verifying {data.folder}: {size}/{size} bytes (100 %)" in console.file.getvalue()
+
+
+def test_a_signal_during_verification_ends_it_there(data, tmp_path, monkeypatch):
+    read = []
+
+    def hashed(path):
+        read.append(path)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return data.digests[path]
+
+    monkeypatch.setattr(shards, "sha256_of_file", hashed)
+    with pytest.raises(Interrupted, match="SIGTERM before training began"):
+        run(data, tmp_path / "run")
+    assert len(read) == 1
+    assert RunFolder(tmp_path / "run").status().state == "interrupted"
+
+
+def test_a_purged_scratch_is_not_a_fresh_start(data, stopped, undisturbed, tmp_path):
+    shutil.move(stopped / "checkpoints", tmp_path / "elsewhere")
+    with pytest.raises(
+        UserError, match=r"status.json tells of a checkpoint of step 8, and .* none"
+    ):
+        run(data, stopped)
+    assert RunFolder(stopped).status().state == "failed"
+    shutil.move(tmp_path / "elsewhere", stopped / "checkpoints")
+    run(data, stopped)
+    assert numbers(stopped) == undisturbed
+
+
+def test_a_run_that_diverged_before_its_first_checkpoint_may_start_again(data, tmp_path):
+    config = tiny_config(data.folder)
+    config.optimizer.rates.norm = 1e38
+    config.checkpoint.every_steps = 0
+    for _ in range(2):
+        with pytest.raises(Diverged):
+            train(config, tmp_path / "run", "may")
+
+
+def test_metrics_without_their_middle_are_said(data, stopped, caplog):
+    lines = (stopped / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (stopped / "metrics.jsonl").write_text("".join(lines[:2] + lines[6:]))
+    run(data, stopped)
+    said = "metrics.jsonl lacks 4 of the 8 lines that were written up to step 8: most of them"
+    assert f"{said} between steps 2 and 7" in caplog.text
+
+
+def test_a_death_between_summary_and_status_is_mended(data, stopped, undisturbed):
+    run(data, stopped)
+    RunFolder(stopped).set_status("running")
+    with pytest.raises(UserError, match="holds a finished run and resume is 'no'"):
+        run(data, stopped, resume="no")
+    run(data, stopped)
+    assert RunFolder(stopped).status().state == "finished"
+    assert numbers(stopped) == undisturbed
+
+
+def test_a_status_cut_in_half_is_replaced(data, stopped, undisturbed, caplog):
+    status = stopped / "status.json"
+    status.write_text(status.read_text()[:30])
+    run(data, stopped)
+    assert "status.json is not a JSON file" in caplog.text
+    assert numbers(stopped) == undisturbed
 
 
 # The command, which dies or runs out of disk at a certain place.

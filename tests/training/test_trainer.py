@@ -1,3 +1,5 @@
+import errno
+import io
 import json
 import os
 import signal
@@ -6,24 +8,28 @@ import sys
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from rich.console import Console
 
 from looped_jax import cpu_devices
 from looped_jax.errors import UserError
+from looped_jax.files import read_json, sha256_of_file
 from looped_jax.interruption import Interrupted
 from looped_jax.progress import Display
 from looped_jax.run_folder import RunFolder
 from looped_jax.training import step as steps
 from looped_jax.training import trainer, validation
+from looped_jax.training.record import provenance
 from looped_jax.training.reporting import Diverged
+from looped_jax.version import VERSION
 from tests.tiny_runs import tiny_config
 
 ROOT = Path(__file__).parents[2]
 
 # What depends on the clock and not on the run.
-TIMES = {"seconds", "tokens_per_second"}
+TIMES = {"seconds", "tokens_per_second", "flops_per_second"}
 
 
 def quiet() -> Display:
@@ -54,7 +60,7 @@ def test_a_run_leaves_what_readers_need(straight, data):
     workdir, summary = straight
     status = RunFolder(workdir).status()
     assert (status.state, status.step, status.devices) == ("finished", 12, 1)
-    assert summary == json.loads((workdir / "summary.json").read_text())
+    assert summary == RunFolder(workdir).read_summary()
     assert summary["steps"] == 12
     assert summary["tokens"] == 12 * 128
     assert summary["train_flops"] == summary["flops_per_token"] * summary["tokens"]
@@ -63,6 +69,59 @@ def test_a_run_leaves_what_readers_need(straight, data):
     assert summary["data_digest"] == data.digest
     assert [line["step"] for line in metrics(workdir)] == list(range(1, 13))
     assert list(workdir.glob("events.out.tfevents.*"))
+
+
+def test_a_run_folder_says_what_it_was_made_of(straight, data):
+    folder = RunFolder(straight[0])
+    assert sha256_of_file(folder.tokenizer_path) == data.manifest["tokenizer"]["sha256"]
+    assert read_json(folder.data_manifest_path) == data.manifest
+    (start,) = provenance.starts(folder)
+    assert (start["state"], start["from_step"], start["processes"]) == ("finished", 0, 1)
+    assert start["started"] <= start["ended"]
+    assert start["devices"] == {"kind": "cpu", "count": 1}
+    assert start["mesh"] == "data:1,fsdp:1,tensor:1"
+    assert start["versions"]["jax"] == jax.__version__
+    assert start["versions"]["looped_jax"] == VERSION
+    assert "pytest" in start["command"]
+    assert len(start["git"]["commit"]) == 40
+    assert isinstance(start["git"]["dirty"], bool)
+
+
+def test_metrics_tell_rates_epochs_and_learning_rates(straight, data):
+    lines = [json.loads(x) for x in (straight[0] / "metrics.jsonl").read_text().splitlines()]
+    config = trainer.resolve(tiny_config(data.folder))
+    windows = (len(data.train) - 1) // 16
+    assert lines[5]["epoch"] == pytest.approx(6 * 8 / windows)
+    schedule = trainer.states.make_schedule(config)[0]
+    for group, rate in schedule.rates(5).items():
+        assert lines[5][f"learning_rate/{group}"] == pytest.approx(float(rate), rel=1e-6)
+    last = lines[-1]
+    rate = last["tokens_per_second"] * config.flops_per_token
+    assert last["flops_per_second"] == pytest.approx(rate)
+
+
+def test_more_than_one_epoch_is_said(data, tmp_path, monkeypatch):
+    console = Console(file=io.StringIO(), width=300)
+    config = tiny_config(data.folder, steps=1000)
+    monkeypatch.setattr(
+        trainer.states, "make_schedule", signalled(trainer.states.make_schedule, TERM)
+    )
+    with pytest.raises(Interrupted):
+        trainer.train(config, tmp_path / "run", "may", Display(console))
+    epochs = 8000 / ((len(data.train) - 1) // 16)
+    tokens = f"128,000 tokens of training from {len(data.train):,} in {data.folder}"
+    assert f"{epochs:.3g} epochs: {tokens}" in console.file.getvalue()
+
+
+def test_milestones_stay_and_a_trace_is_left(data, tmp_path):
+    config = tiny_config(data.folder)
+    config.checkpoint.milestones = (2, 5)
+    config.checkpoint.keep = 1
+    config.profile.steps = (3, 4)
+    run(config, tmp_path / "run")
+    kept = sorted(int(path.name) for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert kept == [2, 5, 12]
+    assert list((tmp_path / "run" / "profile").rglob("*.xplane.pb"))
 
 
 def test_the_same_seed_gives_the_same_losses_bit_for_bit(straight, data, tmp_path):
@@ -144,6 +203,9 @@ TERM = signal.SIGTERM
         (interrupt(trainer.Checkpoints, "restore", TERM), "SIGTERM before training began"),
         (interrupt(trainer.states, "init_state", TERM), "SIGTERM before training began"),
         (interrupt(trainer, "train_step", TERM), "SIGTERM after step 1"),
+        (interrupt(trainer, "train_step", signal.SIGHUP), "SIGHUP after step 1"),
+        (interrupt(trainer, "train_step", signal.SIGUSR1), "SIGUSR1 after step 1"),
+        (interrupt(trainer, "train_step", signal.SIGQUIT), "SIGQUIT after step 1"),
         (interrupt(trainer.parallel, "check_batch", signal.SIGINT), "SIGINT before training began"),
         # Validation after steps 5 and 10, and at the end; of four batches each.
         (interrupt(trainer, "validation_loss_of_run", TERM), "SIGTERM after step 5"),
@@ -235,6 +297,27 @@ def test_killed_and_typed_again_equals_straight(data, tmp_path):
     assert RunFolder(tmp_path / "killed").status().state == "running"
     assert finish(tmp_path / "killed", "1") == finish(tmp_path / "whole", "2")
     assert metrics(tmp_path / "killed") == metrics(tmp_path / "whole")
+
+
+def test_a_full_disk_while_logging_keeps_the_last_checkpoint(straight, data, tmp_path, monkeypatch):
+    write = trainer.MetricsWriter.write
+
+    def full(self, step, metrics):
+        if step == 7:
+            raise OSError(errno.ENOSPC, "No space left on device", "metrics.jsonl")
+        write(self, step, metrics)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.MetricsWriter, "write", full)
+        with pytest.raises(OSError, match="No space left"):
+            run(tiny_config(data.folder), tmp_path / "run")
+    status = RunFolder(tmp_path / "run").status()
+    assert (status.state, status.saved) == ("failed", 4)
+    assert "No space left on device" in status.reason
+    assert without_times(run(tiny_config(data.folder), tmp_path / "run")) == without_times(
+        straight[1]
+    )
+    assert metrics(tmp_path / "run") == metrics(straight[0])
 
 
 def test_divergence_keeps_the_last_good_checkpoint(data, tmp_path):

@@ -19,9 +19,10 @@ from tests.tiny_runs import tiny_config
 
 ROOT = Path(__file__).parents[2]
 
-# The command, in which one process sends itself a signal, or fails (0), before a step.
+# The command, in which one process sends itself a signal, fails (0) or finds the disk full (-1),
+# before a step.
 COMMAND = """
-import os, sys
+import os, resource, sys
 from looped_jax import cli, train
 from looped_jax.training import trainer
 rank, number, at = (int(sys.argv.pop(1)) for _ in range(3))
@@ -33,7 +34,10 @@ def signalled(*args):
         nonlocal count
         count += 1
         if count == at and int(os.environ["JAX_PROCESS_ID"]) == rank:
-            os.kill(os.getpid(), number) if number else 1 / 0
+            if number < 0:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+            else:
+                os.kill(os.getpid(), number) if number else 1 / 0
         return step(*inputs)
     return stepping
 
@@ -89,6 +93,12 @@ def said(tmp_path, rank):
     return (tmp_path / f"rank-{rank}").read_text()
 
 
+def told(tmp_path, beginning):
+    """Lines of both processes that hold this."""
+    lines = [line for rank in (0, 1) for line in said(tmp_path, rank).splitlines()]
+    return [line for line in lines if beginning in line]
+
+
 def losses(folder):
     """Training losses of all steps, then the validation loss."""
     lines = (folder / "metrics.jsonl").read_text().splitlines()
@@ -122,10 +132,10 @@ def test_two_processes_train_what_one_does(data, alone, tmp_path):
 def test_a_signal_to_one_stops_both_and_one_process_goes_on(data, alone, tmp_path, rank):
     started = start(tmp_path, data, rank=rank, number=signal.SIGTERM, at=6)
     assert statuses(started) == [0, 0]
-    stopped = [line for r in (0, 1) for line in said(tmp_path, r).splitlines() if "SIGTERM" in line]
+    stopped = told(tmp_path, "SIGTERM")
     step = RunFolder(tmp_path / "run").status().step
     assert step in (6, 7)
-    assert stopped == [f"interrupted: SIGTERM after step {step}; the same command goes on"] * 2
+    assert stopped == [f"interrupted: SIGTERM after step {step}; the same command goes on"]
     assert train_alone(data, tmp_path / "run") == pytest.approx(alone, abs=2e-5)
 
 
@@ -143,24 +153,42 @@ def test_two_processes_go_on_with_what_one_began(data, alone, tmp_path):
 def test_a_dead_peer_ends_the_other_and_nothing_is_lost(data, alone, tmp_path, rank):
     started = start(tmp_path, data, rank=rank, number=signal.SIGKILL, at=6)
     assert started[rank].wait(150) == -signal.SIGKILL
-    assert statuses([started[1 - rank]], seconds=60)[0] not in (0, None)
-    assert not (tmp_path / "run" / "summary.json").exists()
+    assert statuses([started[1 - rank]], seconds=60) == [1]
+    reason = f"process {rank}: it ended without a word: it was killed, or its machine died"
+    assert told(tmp_path, "failed: ") == [f"failed: {reason}"]
+    status = RunFolder(tmp_path / "run").status()
+    assert (status.state, status.reason) == ("failed", reason)
     assert statuses(start(tmp_path, data)) == [0, 0]
     assert losses(tmp_path / "run") == pytest.approx(alone, abs=2e-5)
 
 
 @pytest.mark.slow
-def test_a_failing_peer_ends_the_other(data, tmp_path):
-    assert 0 not in statuses(start(tmp_path, data, rank=1, number=0, at=6), seconds=90)
-    assert "ZeroDivisionError" in said(tmp_path, 1)
-    assert not (tmp_path / "run" / "summary.json").exists()
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_exception_of_one_ends_all_with_its_reason(data, tmp_path, rank):
+    assert statuses(start(tmp_path, data, rank=rank, number=0, at=6), seconds=90) == [1, 1]
+    reason = f"process {rank}: ZeroDivisionError: division by zero"
+    assert told(tmp_path, "failed: ") == [f"failed: {reason}"]
+    status = RunFolder(tmp_path / "run").status()
+    assert (status.state, status.reason, status.saved) == ("failed", reason, 4)
+
+
+@pytest.mark.slow
+def test_a_full_disk_ends_all_and_the_last_checkpoint_stays(data, alone, tmp_path):
+    assert statuses(start(tmp_path, data, rank=0, number=-1, at=6), seconds=90) == [1, 1]
+    (failed,) = told(tmp_path, "failed: ")
+    assert "process 0: SaveFailed: cannot save the checkpoint of step 8 (step 4 is unt" in failed
+    assert "Traceback" not in said(tmp_path, 0) + said(tmp_path, 1)
+    assert RunFolder(tmp_path / "run").status().state == "failed"
+    assert statuses(start(tmp_path, data, flags=["--resume=must"])) == [0, 0]
+    assert losses(tmp_path / "run") == pytest.approx(alone, abs=2e-5)
 
 
 @pytest.mark.slow
 def test_an_error_of_one_is_the_error_of_all(data, tmp_path):
     broken = "--config.data.folder=nowhere"
     assert statuses(start(tmp_path, data, flags=[broken])) == [2, 2]
-    assert "error: process 0: " in said(tmp_path, 1)
+    (error,) = told(tmp_path, "error: ")
+    assert error.startswith("error: process 0: data folder nowhere does not exist")
 
 
 @pytest.mark.slow

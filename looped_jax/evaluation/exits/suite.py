@@ -71,7 +71,7 @@ def exits_suite(trained: Trained) -> dict[str, Any]:
                     exits = _run(trained, policy, R, fitted.probe, threshold, scored)
                 points.append(_point(trained, policy, carry, threshold, exits, loops))
                 progress.update(len(points))
-    write_parquet(trained.folder.path / TABLE, window_table(points, text))
+    write_parquet(trained.out / TABLE, window_table(points, text))
     bootstrap = Bootstrap(text, settings.resamples, settings.seed)
     frontier = Frontier(points, loops.nats[-1], bootstrap)
     T = run.data.sequence_length

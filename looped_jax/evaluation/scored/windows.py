@@ -132,5 +132,11 @@ def scored_text(data: TokenData, T: int, targets_N: np.ndarray) -> ScoredText:
 
 
 def training_counts(data: TokenData) -> np.ndarray:
-    """How often each token id occurs in the training text (in its first 2²⁴ tokens), (V,)."""
-    return np.bincount(data.train.read(0, COUNTED_TOKENS), minlength=data.vocab_size)
+    """How often each token id occurs in the training text (in its first 2²⁴ tokens), (V,).
+
+    Raises:
+      UserError: the training text is missing, or not the one that was prepared.
+    """
+    training = TokenData.open(data.folder, ("train",))
+    training.verify_beginning("train", COUNTED_TOKENS)
+    return np.bincount(training.train.read(0, COUNTED_TOKENS), minlength=data.vocab_size)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -225,6 +226,7 @@ def test_digest_changes_with_the_results(folder):
 )
 def test_unfinished_runs_are_dropped_and_listed(folder, status, reason):
     run = some_run(folder)
+    (run / "summary.json").unlink()
     (run / "status.json").write_text(json.dumps(status))
     table = load_runs(folder)
     assert len(table) == len(laptop_study.study()) - 1
@@ -253,8 +255,7 @@ def test_broken_summaries_are_dropped_and_listed(folder, change, reason):
     [
         ("summary.json", '{"run": ', "broken: summary.json is unreadable"),
         ("summary.json", "[" * 100_000, "broken: summary.json is nested too deeply"),
-        ("summary.json", None, "broken: no summary.json"),
-        ("status.json", None, "broken: no status.json"),
+        ("summary.json", None, "broken: status.json says finished, and there is no summary.json"),
         ("summary.json", '{"run": "a"}', "broken: summary.json lacks 'budget'"),
     ],
 )
@@ -263,6 +264,26 @@ def test_broken_files_are_dropped_and_listed(folder, name, content, reason):
     path.unlink() if content is None else path.write_text(content)
     (dropped,) = load_runs(folder).dropped
     assert dropped.reason.startswith(reason)
+
+
+@pytest.mark.parametrize("status", [None, '{"state": "runn', '{"state": "running"}'])
+def test_a_result_makes_a_run_finished_whatever_its_status_says(folder, status):
+    path = some_run(folder) / "status.json"
+    path.unlink() if status is None else path.write_text(status)
+    table = load_runs(folder)
+    assert len(table) == len(laptop_study.study())
+    assert table.dropped == []
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(folder):
+    run = some_run(folder)
+    name = json.loads((run / "summary.json").read_text())["run"]
+    (folder / "more").mkdir()
+    shutil.copytree(run, folder / "more" / "again")
+    found = set(load_runs(folder).runs["run"])
+    assert {str(run.relative_to(folder)), "more/again"} <= found
+    assert name not in found or name == str(run.relative_to(folder))
+    assert len(found) == len(laptop_study.study()) + 1
 
 
 def test_nested_results_of_other_suites_do_not_become_columns(folder):

@@ -1,0 +1,1 @@
+"""Run folders opened to be read and measured: by evaluate, generate, export and the notebook."""
