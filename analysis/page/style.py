@@ -75,7 +75,7 @@ PNG_DPI = 200
 #: Widths in inches of a figure on a page, and on a phone, where its parts stand below each other.
 PAGE, PHONE = 7.2, 3.6
 #: Of a legend: the height of a row, and the width of a character (inches).
-LEGEND_ROW, CHARACTER = 0.3, 0.068
+LEGEND_ROW, CHARACTER = 0.3, 0.073
 
 
 def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:

@@ -70,7 +70,8 @@ class Table:
             ]
             return f"<tr>{''.join(html)}</tr>"
 
-        caption = f"<figcaption>{escape(self.caption)}</figcaption>" if self.caption else ""
+        caption = f"<figcaption>{escape(characters.printable(self.caption))}</figcaption>"
+        caption = caption if self.caption else ""
         head = line([column.title for column in self.columns], "th")
         body = "".join(line(cells, "td") for cells in self._cells())
         return (

@@ -41,6 +41,7 @@ class Outline(HTMLParser):
         self.text += data
 
 
+@style.styled
 def draw(label: str, width: float) -> Figure:
     figure, (left, _right) = style.panels(width, 2, 2, 1.0)
     left.plot([0, 1], label=style.literal(label))
@@ -121,7 +122,8 @@ def test_the_terminal_gets_sentences_and_open_tables(section):
 def test_files_have_safe_names_of_their_own(section, tmp_path):
     assert write_figures([section, section], tmp_path) == 2
     names = sorted(path.name for path in (tmp_path / "figures").iterdir())
-    assert [name.rpartition(".")[2] for name in names] == ["pdf", "pdf", "png", "png", "svg", "svg"]
+    endings = sorted(name.rpartition(".")[2] for name in names)
+    assert endings == ["pdf", "pdf", "png", "png", "svg", "svg"]
     assert all(re.fullmatch(r"_curve_[\w.=+-]*", name) for name in names)
     assert write_tables([section], tmp_path, None) == 0
     for form, ending in (("csv", "csv"), ("latex", "tex")):
