@@ -56,7 +56,7 @@ def test_several_prompts_and_depths(run, call):
     assert "cache last_recurrence: 1 recurrence of 2 layers" in done.stderr
 
 
-def test_many_prompts_through_slots_into_a_file(run, tmp_path):
+def test_many_prompts_through_slots_into_a_file(run, call, tmp_path):
     prompts, out = tmp_path / "prompts.txt", tmp_path / "texts.jsonl"
     prompts.write_text("It\na\nIt was\n")
     done = call(
