@@ -16,6 +16,7 @@ from analysis.scaling.commands import allocate as allocate_command
 from analysis.scaling.commands import compare as compare_command
 from analysis.scaling.commands import fit as fit_command
 from analysis.scaling.commands import isoflop as isoflop_command
+from analysis.scaling.commands import predict as predict_command
 from analysis.scaling.commands import reproduce
 
 #: Modules with ``add_parser(subparsers)`` that registers a command and its ``run(args)``.
@@ -23,6 +24,7 @@ COMMANDS = (
     fit_command,
     isoflop_command,
     allocate_command,
+    predict_command,
     compare_command,
     convergence_command,
     exits_command,

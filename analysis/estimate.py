@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+from scipy import stats
 
 from analysis.laws.counting import FloatArray
 
@@ -28,6 +31,40 @@ class Estimate:
 def _decimal(value: float, digits: int) -> str:
     hidden = 0 < abs(value) < 0.5 * 10.0**-digits
     return f"{value:.1e}" if hidden else f"{value:.{digits}f}"
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The parameters of a law over changed runs: a bootstrap's resamples, or without each block.
+
+    ``params`` has one row a resample (or a block left out), one column a parameter.
+    """
+
+    params: pd.DataFrame
+    jackknife: bool = False
+
+    def ends(self, value: ArrayLike, values: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The 95 % interval of a value (…) from its values (S, …) over the draws.
+
+        Central 95 % of the resamples; for the jackknife of G blocks, ± t(G − 1) standard errors.
+        """
+        if not self.jackknife:
+            return central95(values)
+        reach = stats.t.ppf(0.975, len(values) - 1) * self.standard_error(values)
+        return np.asarray(value) - reach, np.asarray(value) + reach
+
+    def standard_error(self, values: FloatArray) -> FloatArray:
+        """Of a function of the parameters, from its values (S, …)."""
+        n = len(values)
+        spread = np.nanstd(values, axis=0, ddof=1)
+        return np.asarray(spread * (n - 1) / np.sqrt(n) if self.jackknife else spread)
+
+    def estimate(self, value: float, values: FloatArray) -> Estimate:
+        """A value with its interval; draws without one (nan) are left out."""
+        if not self.jackknife:
+            return estimate(value, values)
+        low, high = self.ends(value, values)
+        return Estimate(value, float(self.standard_error(values)), (float(low), float(high)))
 
 
 def estimate(value: float, resamples: FloatArray | None) -> Estimate:

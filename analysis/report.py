@@ -119,10 +119,10 @@ def make_report(
 def scale(runs: RunTable, settings: Settings, *, show_progress: bool = False) -> Scaling:
     """Everything about the loss of a study: the law, parabolas, allocation."""
     study = fit_study(runs, settings, show_progress=show_progress)
-    resamples = None if study.bootstrap is None else study.bootstrap.accepted
+    draws = None if study.bootstrap is None else study.bootstrap.draws
     allocation = refused = None
     try:
-        allocation = allocate(study.table, study.fit.fitted, resamples)
+        allocation = allocate(study.table, study.fit.fitted, draws)
     except AnalysisError as reason:  # shown in the report in place of the curves
         refused = str(reason)
         study.warnings.append(f"allocation: null: {refused}")

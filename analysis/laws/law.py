@@ -92,6 +92,7 @@ class Law:
       solver: the one that fits it (``least_squares.SOLVER`` fits every law).
       combine: the loss from the weighed columns.
       delta: width of the Huber loss on log L; None fits L itself by least squares.
+      interval: what its 95 % intervals come from, redrawn or left-out blocks of runs.
     """
 
     name: str
@@ -102,6 +103,7 @@ class Law:
     solver: Solver
     combine: Callable[[Values, Sequence[Any]], Any] = total
     delta: float | None = DELTA
+    interval: Literal["bootstrap", "jackknife"] = "bootstrap"
 
     @property
     def title(self) -> str:

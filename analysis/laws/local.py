@@ -48,6 +48,7 @@ def local(counted: pd.DataFrame) -> Law:
         columns=columns,
         solver=SOLVER,
         delta=None,
+        interval="jackknife",
     )
 
 
@@ -69,7 +70,7 @@ def solve(problem: Problem, exponents_SJ: FloatArray, weights_SN: FloatArray) ->
     weights_WN, row_S = np.unique(np.broadcast_to(weights_SN, shape), axis=0, return_inverse=True)
     low, high = (float(problem.exponents(edge)[0]) for edge in (problem.lower_P, problem.upper_P))
     grid = np.linspace(low, high, round((high - low) / STEP) + 1, dtype=np.float64)
-    phi_W = _best(grid, _squares(problem, grid, weights_WN))
+    phi_W = _best(grid, squares(problem, grid, weights_WN))
     ends = [_at(problem, phi, w) for phi, w in zip(phi_W, weights_WN, strict=True)]
     theta, objective = zip(*ends, strict=True)
     row_S = row_S.reshape(-1)
@@ -80,14 +81,14 @@ def solve(problem: Problem, exponents_SJ: FloatArray, weights_SN: FloatArray) ->
 SOLVER = Solver(solve, starts=1, resample_starts=0)
 
 
-def _squares(problem: Problem, grid: FloatArray, weights_WN: FloatArray) -> FloatArray:
+def squares(problem: Problem, grid: FloatArray, weights_WN: FloatArray) -> FloatArray:
     """Σ w·(L̂ − L)² at the best coefficients of every φ of the grid, (W, grid)."""
     n_runs = len(problem.loss_N)
     middle = weights_WN @ problem.loss_N / weights_WN.sum(1)
     loss = problem.loss_N - problem.loss_N.mean()
     offset = middle - problem.loss_N.mean()
     squares = np.empty((len(weights_WN), len(grid)))
-    size = max(1, CHUNK // (36 * n_runs))
+    size = max(1, CHUNK // (36 * max(n_runs, len(weights_WN))))
     for first in range(0, len(grid), size):
         part = slice(first, first + size)
         columns = problem.law.columns({"phi": grid[part, None]}, problem.runs)

@@ -7,15 +7,14 @@ vertices of `isoflop`; nothing here reads a parabola.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 from scipy.optimize import elementwise
 
 from analysis.errors import NotIdentifiedError
-from analysis.estimate import Estimate, central95, estimate
+from analysis.estimate import Draws, Estimate
 from analysis.laws.counting import FloatArray, Injection
 from analysis.laws.law import FittedLaw, Runs
 from analysis.tables.flops import Architecture, architectures
@@ -101,49 +100,52 @@ class Allocation:
     sizes: list[EquivalentSize]
 
 
-def allocate(table: RunTable, fitted: FittedLaw, resamples: pd.DataFrame | None) -> Allocation:
+def allocate(
+    table: RunTable, fitted: FittedLaw, draws: Draws | None, budgets: FloatArray | None = None
+) -> Allocation:
     """Allocation, frontiers and equivalent sizes of a fitted law.
 
-    resamples: a column a parameter, one accepted bootstrap resample a row; None leaves the
-    intervals out. Raises InputError when the FLOPs function of width is not known
+    draws: the law's parameters over changed runs; None leaves the intervals out. budgets: FLOPs;
+    the study's own when not given. Raises InputError when the FLOPs function of width is not known
     exactly, NotIdentifiedError when the law has no optimum.
     """
     designs = architectures(table.runs)
-    budgets = np.unique(table.runs["budget"].to_numpy(np.float64))
+    if budgets is None:
+        budgets = table.runs["budget"].to_numpy(np.float64)
+    budgets = np.unique(budgets)
     grid = np.geomspace(budgets[0], budgets[-1], GRID) if len(budgets) > 1 else budgets
-    on_grid = _frontiers(fitted, designs, table.injection, grid, resamples)
-    at_budgets = _frontiers(fitted, designs, table.injection, budgets, resamples)
-    growths = [growth(*pair) for pair in on_grid.values()] if len(budgets) > 1 else []
+    drawn = None if draws is None else redrawn(fitted, draws)
+    on_grid = _frontiers(fitted, drawn, designs, table.injection, grid)
+    at_budgets = _frontiers(fitted, drawn, designs, table.injection, budgets)
+    growths = [growth(*pair, draws) for pair in on_grid.values()] if len(budgets) > 1 else []
     looped = [r for r in designs if r != 1] if 1 in designs else []
-    drawn = None if resamples is None else resampled(fitted, resamples)
     sized = looped if fitted.law.has_phi else []
     return Allocation(
         injection=table.injection,
         optima=[optima for optima, _ in on_grid.values()],
         at_budgets=[optima for optima, _ in at_budgets.values()],
         growth=growths,
-        gaps=[_gap(on_grid[r], on_grid[1]) for r in looped],
-        gaps_at_budgets=[_gap(at_budgets[r], at_budgets[1]) for r in looped],
+        gaps=[frontier_gap(on_grid[r], on_grid[1], draws) for r in looped],
+        gaps_at_budgets=[frontier_gap(at_budgets[r], at_budgets[1], draws) for r in looped],
         sizes=[
-            equivalent_size(fitted, designs[r], designs[1], table.injection, drawn) for r in sized
+            equivalent_size(fitted, designs[r], designs[1], table.injection, draws) for r in sized
         ],
     )
 
 
-def resampled(fitted: FittedLaw, resamples: pd.DataFrame) -> FittedLaw:
+def redrawn(fitted: FittedLaw, draws: Draws) -> FittedLaw:
     """The same law with S values (S, 1) for every parameter."""
-    columns = {name: resamples[name].to_numpy(np.float64)[:, None] for name in fitted.params}
+    columns = {n: draws.params[n].to_numpy(np.float64)[:, None] for n in fitted.params}
     return FittedLaw(fitted.law, columns)
 
 
 def _frontiers(
     fitted: FittedLaw,
+    drawn: FittedLaw | None,
     designs: Mapping[float, Architecture],
     injection: Injection,
     budgets: FloatArray,
-    resamples: pd.DataFrame | None,
 ) -> dict[float, tuple[Optima, Optima | None]]:
-    drawn = None if resamples is None else resampled(fitted, resamples)
     return {
         r: (
             optimal_allocation(fitted, design, injection, budgets),
@@ -151,10 +153,6 @@ def _frontiers(
         )
         for r, design in designs.items()
     }
-
-
-def _gap(mine: tuple[Optima, Optima | None], unlooped: tuple[Optima, Optima | None]) -> FrontierGap:
-    return frontier_gap(mine[0], unlooped[0], mine[1], unlooped[1])
 
 
 def optimal_allocation(
@@ -210,14 +208,16 @@ def least_loss(
 
 
 def frontier_gap(
-    optima: Optima, reference: Optima, resampled: Optima | None, resampled_reference: Optima | None
+    mine: tuple[Optima, Optima | None],
+    reference: tuple[Optima, Optima | None],
+    draws: Draws | None,
 ) -> FrontierGap:
-    """The gap of two frontiers over the same budgets, its band from the same resamples of both."""
+    """The gap of two frontiers over the same budgets, its band from the same draws of both."""
+    gap = mine[0].loss - reference[0].loss
     interval = None
-    if resampled is not None and resampled_reference is not None:
-        low, high = central95(resampled.loss - resampled_reference.loss)
-        interval = (low, high)
-    return FrontierGap(optima.r, optima.budgets, optima.loss - reference.loss, interval)
+    if draws is not None and mine[1] is not None and reference[1] is not None:
+        interval = draws.ends(gap, mine[1].loss - reference[1].loss)
+    return FrontierGap(mine[0].r, mine[0].budgets, gap, interval)
 
 
 def equivalent_size(
@@ -225,7 +225,7 @@ def equivalent_size(
     architecture: Architecture,
     reference: Architecture,
     injection: Injection,
-    drawn: FittedLaw | None,
+    draws: Draws | None,
 ) -> EquivalentSize:
     """Compare r with r = 1 at the same width, the middle of the runs' widths on a log scale."""
     d = float(np.sqrt(architecture.d_min * architecture.d_max))
@@ -238,14 +238,16 @@ def equivalent_size(
         r=architecture.r,
         d_model=d,
         unique=float(architecture.n_params(d) / reference.n_params(d)),
-        effective=estimate(
-            float(ratio(fitted.phi)), None if drawn is None else ratio(drawn.phi[:, 0])
+        effective=_estimate(
+            float(ratio(fitted.phi)),
+            draws,
+            lambda draws: ratio(draws.params["phi"].to_numpy(np.float64)),
         ),
     )
 
 
-def growth(optima: Optima, resampled: Optima | None) -> Growth:
-    """N* ∝ C^a and D* ∝ C^b over the budgets given: slopes on log-log axes, resample by resample.
+def growth(optima: Optima, drawn: Optima | None, draws: Draws | None) -> Growth:
+    """N* ∝ C^a and D* ∝ C^b over the budgets given: slopes on log-log axes, draw by draw.
 
     The FLOPs function has a term linear in width, so the slope drifts slowly with C; this is its
     mean over the range, and a + b is above 1.
@@ -256,8 +258,14 @@ def growth(optima: Optima, resampled: Optima | None) -> Growth:
         return np.asarray(np.log(values) @ x / (x @ x))
 
     def of(name: str) -> Estimate:
-        draws = None if resampled is None else slope(getattr(resampled, name))
-        return estimate(float(slope(getattr(optima, name))), draws)
+        value = float(slope(getattr(optima, name)))
+        return _estimate(value, draws, lambda _: slope(getattr(drawn, name)))
 
     a, b = of("n_params"), of("tokens")
     return Growth(optima.r, a, b, a.value + b.value)
+
+
+def _estimate(value: float, draws: Draws | None, values: Callable[[Draws], FloatArray]) -> Estimate:
+    if draws is None:
+        return Estimate(value, None, None)
+    return draws.estimate(value, values(draws))

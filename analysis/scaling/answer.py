@@ -50,7 +50,9 @@ def choose(
         why = f"there is no local law beside it ({reason})"
         return Answer(name, phi, ci95, {name: left_out_rmse, "local": None}, why)
     theirs = local.cells.left_out_rmse
-    answer = Answer("local", local.phi, local.ci95, {name: left_out_rmse, "local": theirs}, "")
+    answer = Answer(
+        "local", local.phi, local.estimate.ci95, {name: left_out_rmse, "local": theirs}, ""
+    )
     if name == "local":
         return replace(answer, why="the local law was asked for")
     edges = [n for n in fit.law.coefficients if fit.law.is_named(n, fit.at_bounds)]

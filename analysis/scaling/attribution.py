@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.estimate import Estimate, estimate
+from analysis.estimate import Draws, Estimate, estimate
 from analysis.laws.counting import FloatArray
 from analysis.laws.law import FittedLaw, Runs
-from analysis.scaling.allocation import least_loss, optimal_allocation, resampled
+from analysis.scaling.allocation import least_loss, optimal_allocation, redrawn
 from analysis.tables.flops import Architecture
 from analysis.tables.runs import RunTable
 
@@ -77,7 +77,7 @@ def loss_shares(
         # A resample without any cell of this r says nothing about it.
         share = np.divide(drawn, total, out=np.full_like(drawn, np.nan), where=total > 0)
         parts = _parts(mine, float(r), laws[0], laws[1].phi)
-        drawn_laws = [resampled(law, draw) for law, draw in zip(laws, draws, strict=True)]
+        drawn_laws = [redrawn(law, Draws(draw)) for law, draw in zip(laws, draws, strict=True)]
         drawn_parts = _parts(mine, float(r), drawn_laws[0], drawn_laws[1].phi)
         values = {
             name: estimate(float(parts[name].mean()), (share * drawn_parts[name]).sum(axis=1))
@@ -127,7 +127,7 @@ def width_shifts(
             for law, design in zip(laws, pair, strict=True)
         ]
         drawn = [
-            least_loss(resampled(law, draw), design, injection, budgets)
+            least_loss(redrawn(law, Draws(draw)), design, injection, budgets)
             for law, draw, design in zip(laws, draws, pair, strict=True)
         ]
         ratio, ratios = (

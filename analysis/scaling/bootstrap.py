@@ -16,6 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.errors import AnalysisError, NotIdentifiedError
+from analysis.estimate import Draws
 from analysis.laws.counting import BoolArray, FloatArray, Injection
 from analysis.laws.power_laws import CHUNK
 from analysis.laws.problem import Problem
@@ -75,6 +76,11 @@ class Bootstrap:
     def accepted(self) -> pd.DataFrame:
         """The resamples that count."""
         return self.estimates.dropna()
+
+    @property
+    def draws(self) -> Draws:
+        """For intervals of anything that follows from the parameters."""
+        return Draws(self.accepted)
 
     def interval(self, name: str, level: float = 0.95) -> tuple[float, float]:
         """Percentile interval of one parameter."""

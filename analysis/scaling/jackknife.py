@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from analysis.errors import NotIdentifiedError
+from analysis.estimate import Draws, Estimate
 from analysis.laws.counting import FloatArray
 from analysis.scaling.bootstrap import UNIT_COLUMNS, Unit, blocks, problem_of, refit
 from analysis.scaling.fit import FitResult
@@ -35,23 +35,14 @@ class Jackknife:
     predictions: FloatArray
     left_out_rmse: float
 
-    def standard_error(self, values_G: FloatArray) -> FloatArray:
-        """Of a function of the parameters, from its values (G, …) without each block."""
-        g = len(values_G)
-        squares = ((values_G - values_G.mean(axis=0)) ** 2).sum(axis=0)
-        return np.asarray(np.sqrt((g - 1) / g * squares))
+    @property
+    def draws(self) -> Draws:
+        """For intervals of anything that follows from the parameters."""
+        return Draws(self.params, jackknife=True)
 
-    def interval(
-        self, value: FloatArray | float, values_G: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
-        """The 95 % interval about a value, ± t(G − 1) standard errors."""
-        reach = stats.t.ppf(0.975, len(values_G) - 1) * self.standard_error(values_G)
-        return np.asarray(value - reach), np.asarray(value + reach)
-
-    def interval_of(self, name: str, value: float) -> tuple[float, float]:
-        """The 95 % interval of a parameter."""
-        low, high = self.interval(value, self.params[name].to_numpy())
-        return float(low), float(high)
+    def estimate(self, name: str, value: float) -> Estimate:
+        """A parameter with its standard error and 95 % interval."""
+        return self.draws.estimate(value, self.params[name].to_numpy())
 
 
 def jackknife(counted: pd.DataFrame, fit: FitResult, unit: Unit = "cell", seed: int = 0):

@@ -13,6 +13,7 @@ import pandas as pd
 from scipy import optimize
 
 from analysis.errors import NotIdentifiedError
+from analysis.estimate import Estimate
 from analysis.laws.counting import INJECTIONS, FloatArray
 from analysis.laws.law import Runs
 from analysis.laws.problem import Problem
@@ -48,13 +49,9 @@ class LocalStudy:
         return self.fit.params["phi"]
 
     @property
-    def se(self) -> float:
-        """Standard error of φ over cells."""
-        return float(self.cells.standard_error(self.cells.params["phi"].to_numpy()))
-
-    @property
-    def ci95(self) -> tuple[float, float]:
-        return self.cells.interval_of("phi", self.phi)
+    def estimate(self) -> Estimate:
+        """φ with its standard error and 95 % interval over cells."""
+        return self.cells.estimate("phi", self.phi)
 
 
 def study_locally(table: RunTable) -> LocalStudy:
@@ -116,7 +113,7 @@ def _over_r(
     if len(values) < 3 or None in without.values():
         return without, None
     over_r = jackknife(table.booked, fitted, "r")
-    return without, over_r.interval_of("phi", fitted.params["phi"])
+    return without, over_r.estimate("phi", fitted.params["phi"]).ci95
 
 
 def _with_embeddings(table: RunTable) -> float | None:

@@ -183,8 +183,9 @@ class _Study:
     def _bootstrap(self, fit: FitResult) -> Bootstrap | None:
         s = self.settings
         self._begin("bootstrap", s.resamples)
-        if s.resamples == 0:
-            self._null("bootstrap", "0 resamples were asked for")
+        if s.resamples == 0 or self.law.interval == "jackknife":
+            reason = f"the {self.law.title} has its interval from left-out cells"
+            self._null("bootstrap", reason if s.resamples else "0 resamples were asked for")
             return None
         result = self._try(
             "bootstrap",

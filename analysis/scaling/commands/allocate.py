@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 
+import numpy as np
+
 from analysis.page.output import add_output_arguments, deliver
 from analysis.page.section import Items, Section
 from analysis.scaling.allocation import allocate
-from analysis.scaling.bootstrap import bootstrap_fit
-from analysis.scaling.commands.arguments import add_fit_arguments
+from analysis.scaling.commands.arguments import add_fit_arguments, positive_number
 from analysis.scaling.fit import fit
 from analysis.scaling.isoflop import exponents, isoflop_curves
 from analysis.scaling.show.curve_json import allocation_json
 from analysis.scaling.show.curve_sections import allocation, price, sizes_table
 from analysis.scaling.show.readable import readable
+from analysis.scaling.spread import spread
 from analysis.tables.arguments import add_seed_argument, add_table_arguments, read_table
 from analysis.tables.flops import architectures
 from analysis.tables.provenance import provenance
@@ -29,6 +31,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add_table_arguments(parser)
     add_output_arguments(parser)
+    parser.add_argument(
+        "--budget",
+        type=positive_number,
+        nargs="+",
+        metavar="FLOPS",
+        help="training FLOPs to spend (default: the budgets of RUNS)",
+    )
     add_fit_arguments(parser)
     add_seed_argument(parser)
     parser.set_defaults(run=run)
@@ -39,16 +48,12 @@ def run(args: argparse.Namespace) -> None:
     table = read_table(args)
     architectures(table.runs)  # refuses what has no exact FLOPs function, before any fit
     found = fit(table, args.law, starts=args.starts, seed=args.seed)
-    resampled = None
-    if args.bootstrap:
-        resampled = bootstrap_fit(table, found, resamples=args.bootstrap, seed=args.seed)
-    result = allocate(table, found.fitted, None if resampled is None else resampled.accepted)
+    draws, doubts = spread(table, found, args.bootstrap, args.seed)
+    budgets = None if args.budget is None else np.array(args.budget)
+    result = allocate(table, found.fitted, draws, budgets)
     curves = isoflop_curves(table.runs)
     sizes = [sizes_table(table.runs["r"], None, result.sizes)] if result.sizes else []
-    doubts = [
-        *found.warnings(found.law.title),
-        *(resampled.warnings() if resampled else []),
-    ]
+    doubts = [*found.warnings(found.law.title), *doubts]
     items = [Items([readable(line) for line in doubts], warnings=True)] if doubts else []
     sections = [
         price(result, curves, found.law.name, in_terminal=True),

@@ -25,3 +25,14 @@ def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"resamples, 0 for none (default: {RESAMPLES})",
     )
+
+
+def positive_number(text: str) -> float:
+    """A finite number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not above 0 and finite")
+    return value

@@ -77,7 +77,7 @@ def which_law(study: Study) -> Section | None:
     chosen, local = study.answer, study.local
     phis = {study.fit.law.name: _resampled(study)}
     if local is not None:
-        phis["local"] = Estimate(local.phi, local.se, local.ci95)
+        phis["local"] = local.estimate
     laws = Table(
         "laws",
         "Both laws predict every (budget, r) cell from the others; the error of that decides, not "
@@ -218,7 +218,7 @@ def _systematics(study: Study) -> Table:
     local = study.local
     assert local is not None
     rows: list[tuple[str, Estimate | float | None]] = [
-        ("as above", Estimate(local.phi, local.se, local.ci95)),
+        ("as above", local.estimate),
         *((f"without r = {r:g}", phi) for r, phi in local.without_r.items()),
         *(
             (f"injection matrix {COUNTED[choice]}", phi)

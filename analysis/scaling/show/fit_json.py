@@ -105,8 +105,8 @@ def _local(local: LocalStudy) -> dict[str, Any]:
     cells = zip(local.cells.labels, local.cells.params["phi"], strict=True)
     return {
         "phi": local.phi,
-        "ci95": list(local.ci95),
-        "se": local.se,
+        "ci95": local.estimate.ci95,
+        "se": local.estimate.se,
         "rmse": local.fit.rmse,
         "cells": len(local.cells.labels),
         "without_cell": {", ".join(f"{v:g}" for v in cell): phi for cell, phi in cells},

@@ -209,7 +209,7 @@ def forest_rows(study: Study) -> list[PhiRow]:
     rows = [PhiRow(f"This study, {fit.n_runs} runs")]
     rows.append(PhiRow(f"{fit.law.name} law", fit.params["phi"], interval))
     if local is not None:
-        rows.append(PhiRow("local law", local.phi, local.ci95))
+        rows.append(PhiRow("local law", local.phi, local.estimate.ci95))
     parts = []
     for name, half in (study.halves or {}).items():
         if half is not None:

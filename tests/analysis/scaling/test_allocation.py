@@ -7,17 +7,19 @@ import pandas as pd
 import pytest
 
 import analysis
-from analysis import Runs
+from analysis import Runs, load_runs
 from analysis.errors import NotIdentifiedError
-from analysis.estimate import estimate
+from analysis.estimate import Draws, estimate
 from analysis.scaling.allocation import (
+    allocate,
     equivalent_size,
     frontier_gap,
     growth,
     least_loss,
     optimal_allocation,
-    resampled,
+    redrawn,
 )
+from analysis.scaling.jackknife import jackknife
 from analysis.tables.flops import architectures
 from tests.analysis import laptop_study
 from tests.analysis.laptop_study import joint_law
@@ -58,7 +60,7 @@ def test_widths_beyond_the_runs_are_marked(designs):
 def test_resamples_at_once_equal_one_at_a_time(designs):
     laws = [LAW, joint_law(E=1.4, A=20.0, B=90.0, alpha=0.26, beta=0.34, phi=0.5)]
     table = pd.DataFrame([law.params for law in laws])
-    both = least_loss(resampled(LAW, table), designs[4], "once", BUDGETS)
+    both = least_loss(redrawn(LAW, Draws(table)), designs[4], "once", BUDGETS)
     for row, law in enumerate(laws):
         one = optimal_allocation(law, designs[4], "once", BUDGETS)
         np.testing.assert_allclose(both.d_model[row], one.d_model, rtol=1e-9)
@@ -74,7 +76,7 @@ def test_a_law_without_an_optimum_is_refused(designs):
 def test_exponents_of_a_large_model_approach_the_closed_form(designs):
     """Where d² dominates, C = 6·N·D up to a factor, and a = β/(α+β), b = α/(α+β)."""
     far = optimal_allocation(LAW, designs[1], "once", np.geomspace(1e22, 1e23, 5))
-    slopes = growth(far, None)
+    slopes = growth(far, None, None)
     total = LAW.params["alpha"] + LAW.params["beta"]
     np.testing.assert_allclose(slopes.n_params.value, LAW.params["beta"] / total, rtol=1e-3)
     np.testing.assert_allclose(slopes.tokens.value, LAW.params["alpha"] / total, rtol=1e-3)
@@ -86,7 +88,9 @@ def test_exponents_carry_the_spread_of_the_resamples(designs):
     table = pd.DataFrame([LAW.params] * 50)
     table["beta"] += 0.01 * rng.standard_normal(50)
     near = optimal_allocation(LAW, designs[1], "once", BUDGETS)
-    slopes = growth(near, least_loss(resampled(LAW, table), designs[1], "once", BUDGETS))
+    draws = Draws(table)
+    drawn = least_loss(redrawn(LAW, draws), designs[1], "once", BUDGETS)
+    slopes = growth(near, drawn, draws)
     wanted = np.std(table["beta"] / (table["beta"] + LAW.params["alpha"]), ddof=1)
     np.testing.assert_allclose(slopes.n_params.se, wanted, rtol=0.15)
     assert slopes.n_params.ci95[0] < slopes.n_params.value < slopes.n_params.ci95[1]
@@ -97,17 +101,18 @@ def test_the_gap_is_zero_for_a_study_against_itself_and_positive_below_phi_one(d
     one = optimal_allocation(LAW, designs[1], "once", BUDGETS)
     four = optimal_allocation(LAW, designs[4], "once", BUDGETS)
     table = pd.DataFrame([LAW.params, LAW.params | {"phi": 0.6}])
-    drawn = [least_loss(resampled(LAW, table), designs[r], "once", BUDGETS) for r in (1, 4)]
-    np.testing.assert_array_equal(frontier_gap(one, one, None, None).gap, 0)
-    gap = frontier_gap(four, one, drawn[1], drawn[0])
+    drawn = [least_loss(redrawn(LAW, Draws(table)), designs[r], "once", BUDGETS) for r in (1, 4)]
+    draws = Draws(table)
+    np.testing.assert_array_equal(frontier_gap((one, None), (one, None), None).gap, 0)
+    gap = frontier_gap((four, drawn[1]), (one, drawn[0]), draws)
     assert (gap.gap > 0).all()
     assert (gap.ci95[0] < gap.ci95[1]).all()
     assert (gap.ci95[1] > gap.gap).all()
 
 
 def test_equivalent_sizes(designs):
-    drawn = resampled(LAW, pd.DataFrame([LAW.params | {"phi": phi} for phi in (0.0, 1.0)]))
-    size = equivalent_size(LAW, designs[4], designs[1], "once", drawn)
+    draws = Draws(pd.DataFrame([LAW.params | {"phi": phi} for phi in (0.0, 1.0)]))
+    size = equivalent_size(LAW, designs[4], designs[1], "once", draws)
     units = laptop_study.LAYER * laptop_study.DEPTH
     once, rec, inject = 24, 24, 2
     np.testing.assert_allclose(size.unique, (once + rec + inject) / units)
@@ -124,6 +129,26 @@ def test_the_published_equivalent_size():
     size = equivalent_size(law, designs[4], designs[1], "once", None)
     np.testing.assert_allclose(size.unique, 0.408, atol=1e-3)
     np.testing.assert_allclose(size.effective.value, 0.58, atol=0.01)
+
+
+def test_draws_of_a_jackknife_have_its_interval():
+    values = np.array([0.5, 0.6, 0.7])
+    draws = Draws(pd.DataFrame({"phi": values}), jackknife=True)
+    found = draws.estimate(0.61, values)
+    se = np.sqrt(2 / 3 * ((values - 0.6) ** 2).sum())
+    assert found.se == pytest.approx(se)
+    assert found.ci95 == pytest.approx((0.61 - 4.3027 * se, 0.61 + 4.3027 * se), rel=1e-4)
+
+
+def test_the_minimum_of_the_local_law_has_an_interval():
+    path = Path(analysis.__file__).parent / "data/schwethelm2026_isodepth.csv"
+    table = load_runs(path)
+    fitted = analysis.fit(table, "local")
+    result = allocate(table, fitted.fitted, jackknife(table.booked, fitted).draws)
+    gap = result.gaps_at_budgets[-1]
+    assert gap.r == 8
+    assert (gap.ci95[0] < gap.gap).all()
+    assert (gap.gap < gap.ci95[1]).all()
 
 
 def test_resamples_without_a_value_are_left_out():

@@ -66,8 +66,8 @@ def test_the_interval_is_that_of_the_jackknife(small, studied):
         without.append(analysis.fit(rest, "local").phi)
     np.testing.assert_allclose(studied.cells.params["phi"], without, atol=2e-5)
     se = np.sqrt(11 / 12 * ((without - np.mean(without)) ** 2).sum())
-    assert studied.se == pytest.approx(se, rel=1e-3)
-    low, high = studied.ci95
+    assert studied.estimate.se == pytest.approx(se, rel=1e-3)
+    low, high = studied.estimate.ci95
     assert high - low == pytest.approx(2 * 2.201 * se, rel=1e-3)
     assert low < laptop_study.TRUTH.phi < high
 
@@ -135,7 +135,7 @@ def test_the_rule_takes_the_law_that_predicts_better(small, studied):
     assert (joint.law, joint.ci95) == ("joint", (0.1, 0.9))
     assert "a ratio of 0.71 (not below 0.7)" in joint.why
     better = chosen(small, studied, ratio=0.69)
-    assert (better.law, better.phi, better.ci95) == ("local", studied.phi, studied.ci95)
+    assert (better.law, better.phi, better.ci95) == ("local", studied.phi, studied.estimate.ci95)
     assert "a ratio of 0.69 (below 0.7)" in better.why
 
 

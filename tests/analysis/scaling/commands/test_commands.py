@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis import Runs
 from analysis.__main__ import main
 from analysis.scaling.allocation import allocate
 from analysis.scaling.show.curve_json import allocation_json
@@ -20,6 +21,10 @@ def csv(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "study.csv"
     pd.DataFrame(laptop_study.study(noise=0.003)).to_csv(path, index=False)
     return path
+
+
+def read(path) -> dict:
+    return json.loads(path.read_text())
 
 
 def names(folder) -> set[str]:
@@ -51,6 +56,39 @@ def test_allocate(csv, tmp_path, capsys):
     low, high = size["effective"]["ci95"]
     assert f"{size['effective']['value']:.2f} [{low:.2f}, {high:.2f}]" in printed
     assert len(names(tmp_path / "figures")) == 12
+
+
+def test_allocate_at_budgets_that_were_not_run(csv, tmp_path, capsys):
+    arguments = ["allocate", str(csv), f"--out={tmp_path}", "--starts=20", "--bootstrap=40"]
+    assert main([*arguments, "--budget=1e14"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("1e+14")]
+    assert len(rows) == 4
+    assert all(" * " in row for row in rows)  # far beyond the widths that were trained
+    (optima,) = {tuple(o["budgets"]) for o in read(tmp_path / "allocation.json")["at_budgets"]}
+    assert optima == (1e14,)
+
+
+@pytest.mark.parametrize("law", ["joint", "local"])
+def test_predict(csv, tmp_path, capsys, law):
+    d = 32
+    shape = laptop_study.shape(4, d)
+    once = shape["n_once"] + shape["n_inject"]
+    model = {"n_once": once, "n_rec": shape["n_rec"], "r": 4, "tokens": 1e6}
+    options = [f"--{name}={value}" for name, value in model.items()]
+    quick = ["--starts=20", "--bootstrap=40"]
+    arguments = ["predict", str(csv), f"--out={tmp_path}", f"--law={law}", *quick]
+    assert main([*arguments, *options]) == 0
+    printed = capsys.readouterr().out
+    document = read(tmp_path / "prediction.json")
+    low, high = document["loss"]["ci95"]
+    truth = float(laptop_study.TRUTH.predict(Runs.from_counts(*model.values())))
+    assert low - 0.003 < truth < high + 0.003
+    assert high - low < 0.03
+    assert f"loss {document['loss']['value']:.4f} [{low:.4f}, {high:.4f}] nats" in printed
+    assert "xtrapolated" not in printed
+    assert main([*arguments, *options[:-1], "--tokens=1e9"]) == 0
+    assert "xtrapolated: D = 1e+09 is a factor" in capsys.readouterr().out
+    assert document["law"] == law
 
 
 def test_allocation_without_resamples_has_values_without_intervals(csv):
@@ -86,6 +124,10 @@ def test_compare(csv, tmp_path, capsys):
         (["compare", "CSV", "CSV", "--bootstrap=1"], "at least 2 resamples"),
         (["compare", "CSV", "missing.csv"], "missing.csv: no such file or folder"),
         (["isoflop", "missing.csv"], "missing.csv: no such file or folder"),
+        (
+            ["predict", "CSV", "--n_once=0.1", "--n_rec=1", "--r=0.5", "--tokens=1"],
+            "r 0.5: at least 1",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_status_2(csv, tmp_path, capsys, arguments, message):
