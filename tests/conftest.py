@@ -5,8 +5,6 @@ Implicit dtype promotion and silent broadcasting are errors.
 
 import lzma
 import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,26 +31,6 @@ LONGEST = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONGEST.index(n) if (n := item.path.name) in LONGEST else 99)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def compiled(tmp_path_factory) -> Iterator[dict[str, str]]:
-    """Keeps compiled programs in a folder; what a child's environment needs to use it, too.
-
-    JAX writes an entry in place, and one that is cut is an error to whoever reads it. So each
-    process of pytest has a folder of its own, and only children that nobody kills are given it.
-    """
-    folder = tmp_path_factory.mktemp("compiled")
-    settings = {
-        "jax_compilation_cache_dir": str(folder),
-        "jax_persistent_cache_min_compile_time_secs": 0.2,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    for name, value in settings.items():
-        jax.config.update(name, value)
-    yield {name.upper(): str(value) for name, value in settings.items()}
-    jax.config.update("jax_compilation_cache_dir", None)
-    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session")

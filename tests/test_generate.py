@@ -1,7 +1,6 @@
 """looped_jax.generate on run folders: what it prints, and what it refuses."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -25,10 +24,10 @@ def run(data, tmp_path_factory):
 
 
 @pytest.fixture
-def call(compiled):
+def call():
     def call(*arguments):
         command = [sys.executable, "-m", "looped_jax.generate", *arguments]
-        return subprocess.run(command, env=os.environ | compiled, capture_output=True, text=True)
+        return subprocess.run(command, capture_output=True, text=True)
 
     return call
 
