@@ -18,6 +18,7 @@ from analysis.scaling.commands import fit as fit_command
 from analysis.scaling.commands import isoflop as isoflop_command
 from analysis.scaling.commands import predict as predict_command
 from analysis.scaling.commands import reproduce
+from analysis.training import command as training_command
 
 #: Modules with ``add_parser(subparsers)`` that registers a command and its ``run(args)``.
 COMMANDS = (
@@ -26,6 +27,7 @@ COMMANDS = (
     allocate_command,
     predict_command,
     compare_command,
+    training_command,
     convergence_command,
     exits_command,
     readout_command,

@@ -34,9 +34,11 @@ from analysis.tables.arguments import add_seed_argument, add_table_arguments, re
 from analysis.tables.files import dumps, write_text
 from analysis.tables.provenance import Provenance, provenance
 from analysis.tables.runs import RunTable
+from analysis.training.section import training
 
 Measurement = Callable[[RunTable], Section | None]
 MEASUREMENTS: Sequence[Measurement] = (
+    training,
     convergence_sections.elastic_depth,
     convergence_sections.settling,
     exits_section,

@@ -29,6 +29,7 @@ class Suite(NamedTuple):
 def loss_suite(trained: Trained) -> dict[str, Any]:
     """Validation loss at the config's depth: the summary's top-level `loss`."""
     result = validation_loss_of_run(trained.run, trained.params, trained.data, trained.mesh)
+    result.write_windows(trained.out)
     return {
         "loss": result.loss,
         "loss_standard_error": result.standard_error,

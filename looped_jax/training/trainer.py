@@ -209,6 +209,8 @@ def _train(
             state = loop.run(state, begin, display)
             with begin.clock.paused():
                 final = loop.validate(state.params, run.steps)
+                if processes.is_first():
+                    final.write_windows(folder.path)
     last = processes.on_process_0(lambda: last_line_with(folder.metrics_path, "loss"))
     return summarise(run, digest, data, final, last, begin.clock.seconds)
 

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,9 +16,12 @@ from looped_jax import parallel
 from looped_jax.config import RunConfig
 from looped_jax.data.pipeline import validation_batches
 from looped_jax.data.shards import TokenData
+from looped_jax.files import replacing
 from looped_jax.model.config import ModelConfig
 from looped_jax.model.frozen import FrozenModel
 from looped_jax.training.losses import token_cross_entropy
+
+WINDOWS = "validation_windows.npy"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,12 +33,19 @@ class ValidationLoss:
       standard_error: of that mean, in nats; windows of T tokens are the independent units.
       bits_per_byte: the same total over the bytes of text that the tokens cover.
       tokens: how many were scored.
+      windows_W2: nats and tokens of every window, in the order of the held-out text.
     """
 
     loss: float
     standard_error: float
     bits_per_byte: float
     tokens: int
+    windows_W2: np.ndarray
+
+    def write_windows(self, run_folder: Path) -> None:
+        """Writes `windows_W2` beside the summary: what two runs are compared by, pair by pair."""
+        with replacing(run_folder / WINDOWS) as file:
+            np.save(file, self.windows_W2)
 
 
 def validation_loss(
@@ -132,4 +143,5 @@ def _summarise(nats_W: np.ndarray, tokens_W: np.ndarray, n_bytes: int) -> Valida
         standard_error=float(np.sqrt(spread) / total),
         bits_per_byte=float(nats_W.sum() / (math.log(2) * n_bytes)),
         tokens=int(total),
+        windows_W2=np.stack([nats_W, tokens_W], axis=1),
     )

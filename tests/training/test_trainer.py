@@ -67,6 +67,9 @@ def test_a_run_leaves_what_readers_need(straight, data):
     assert summary["loss"] < np.log(300)
     assert 0 < summary["loss_standard_error"] < 0.1
     assert summary["data_digest"] == data.digest
+    nats_W, tokens_W = np.load(workdir / "validation_windows.npy").T
+    assert tokens_W.sum() == summary["validation_tokens"]
+    np.testing.assert_allclose(nats_W.sum() / tokens_W.sum(), summary["loss"], rtol=1e-12)
     assert [line["step"] for line in metrics(workdir)] == list(range(1, 13))
     assert list(workdir.glob("events.out.tfevents.*"))
 
