@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import shlex
 import sys
 from collections.abc import Sequence
@@ -47,6 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         module.add_parser(subparsers)
     args = parser.parse_args(argv)
     args.command = shlex.join(["python", "-m", "analysis", *argv])
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without φ, a name beyond UTF-8
+            stream.reconfigure(errors="backslashreplace")
     try:
         args.run(args)
     except AnalysisError as error:

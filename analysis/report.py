@@ -97,13 +97,16 @@ def make_report(
         if not measured:
             raise
         missing = Section("Scaling law", [f"There is none for these runs: {reason}."], "law")
-        return Report("Measurements", _subtitle(runs), [*measured, missing, again(origin, {})])
+        left_out = [f"{run.run} is left out: {run.reason}" for run in runs.dropped]
+        warned = answer_sections.warnings([*runs.warnings, *left_out])
+        sections = [*measured, missing, *([warned] if warned else []), again(origin, {})]
+        return Report("Measurements", _subtitle(runs), sections)
     files = _files(scaling, origin)
     study, curves = scaling.study, scaling.curves
     found = (scaling.allocation, scaling.allocation_refused)
-    sections = [
+    parts = [
         answer_sections.answer(scaling),
-        answer_sections.warnings(study),
+        answer_sections.warnings(study.warnings),
         answer_sections.which_law(study),
         curve_sections.isoflop(curves),
         curve_sections.allocation(*found, curves, scaling.exponents),
@@ -114,7 +117,7 @@ def make_report(
         fit_sections.runs(study),
         again(origin, files),
     ]
-    there = [section for section in sections if section is not None]
+    there = [section for section in parts if section is not None]
     return Report("What is one recurrence worth?", _subtitle(study.table), there, files)
 
 

@@ -11,7 +11,9 @@ from looped_jax.data.shards import TokenData
 from looped_jax.model.boxes import unboxed
 from looped_jax.run_folder import RunFolder
 from looped_jax.training.checkpoints import Checkpoints
+from looped_jax.training.record.summary import summarise
 from looped_jax.training.state import init_params
+from looped_jax.training.validation import ValidationLoss
 
 
 def write_untrained_run(path: Path, config: ConfigDict, params: Any = None) -> RunFolder:
@@ -19,11 +21,12 @@ def write_untrained_run(path: Path, config: ConfigDict, params: Any = None) -> R
     folder, run = RunFolder(path), resolve(config)
     if params is None:
         params = jax.jit(lambda: unboxed(init_params(run.model, 0)))()
-    digest = TokenData.open(config.data.folder).digest
+    data = TokenData.open(config.data.folder)
     with folder.lock():
-        folder.write_config(to_json(config))
+        config_digest = folder.write_config(to_json(config))
         with Checkpoints(folder.checkpoints_path, keep=1) as checkpoints:
-            checkpoints.save(2, {"params": params}, {"data_digest": digest})
+            checkpoints.save(2, {"params": params}, {"data_digest": data.digest})
             checkpoints.wait()
-        folder.write_summary({"run": config.name, "loss": 9.9, "data_digest": digest})
+        loss = ValidationLoss(loss=9.9, standard_error=0.1, bits_per_byte=9.9, tokens=100)
+        folder.write_summary(summarise(run, config_digest, data, loss, {"loss": 9.9}, seconds=1.0))
     return folder

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from analysis.convergence.results import Convergence
-from analysis.errors import AnalysisError
+from analysis.errors import AnalysisError, InputError
 from analysis.page.style import GREY, PAGE, WARM, drawable, literal, new_figure, styled
 
 TOKENS = 320
@@ -40,15 +40,18 @@ def passage(model: Convergence, epsilon: float, start: int = 0, tokens: int = TO
 
     Raises:
         AnalysisError: the text that was measured ends before.
+        InputError: the run's table of tokens cannot be used.
     """
-    table = model.measured.table(["text", "kl"])
+    name = model.measured.part["table"]
+    table = model.measured.table(name, ["text", "kl"])
     if not 0 <= start < len(table):
         raise AnalysisError(f"passage {start}: {model.run} was measured on {len(table)} tokens")
     rows = table.iloc[start : start + tokens]
-    kl = np.stack(rows["kl"].to_numpy())
-    return Passage(
-        model.run, epsilon, list(rows["text"]), settling_loops(kl, epsilon), model.recurrences
-    )
+    loops = model.recurrences - 1
+    if any(np.shape(each) != (loops,) for each in rows["kl"]):
+        raise InputError(f"{model.measured.folder / name}: kl is not {loops} numbers a token")
+    kl, texts = np.stack(rows["kl"].to_numpy()), [str(text) for text in rows["text"]]
+    return Passage(model.run, epsilon, texts, settling_loops(kl, epsilon), model.recurrences)
 
 
 def settling_loops(kl_NR: np.ndarray, epsilon: float) -> np.ndarray:

@@ -16,6 +16,7 @@ import numpy as np
 from analysis.errors import AnalysisError
 from analysis.estimate import Estimate
 from analysis.tables.measured import Measured, estimate
+from analysis.tables.suites import parts
 
 #: Half widths of a 95 % interval in standard errors.
 Z95 = 1.96
@@ -71,19 +72,20 @@ class Elasticity:
         return int(self.depths[index]), self.difference[index]
 
 
-def elasticity(measured: Measured) -> Elasticity:
+def elasticity(measured: Measured[parts.Depth]) -> Elasticity:
     """Of one run's ``depth`` part."""
-    training, saturation = measured["training"], measured["saturation"]
+    part = measured.part
+    training, saturation = part["training"], part["saturation"]
     return Elasticity(
         run=measured.run,
         sampled=training["kind"] != "fixed",
         mean=float(training["mean"]),
-        depths=np.asarray(measured["depths"]),
-        loss=[estimate(each) for each in measured["loss"]],
-        difference=[estimate(each) for each in measured["against_mean"]["difference"]],
+        depths=np.asarray(part["depths"]),
+        loss=[estimate(each) for each in part["loss"]],
+        difference=[estimate(each) for each in part["against_mean"]["difference"]],
         saturation=estimate(saturation["depth"]),
         ratio=estimate(saturation["over_training_mean"]),
-        unit=str(measured["bootstrap"]["unit"]),
+        unit=str(part["bootstrap"]["unit"]),
     )
 
 
@@ -161,7 +163,7 @@ class Convergence:
     """
 
     run: str
-    measured: Measured
+    measured: Measured[parts.Convergence]
     mean: float
     mean_depth: int
     loops: np.ndarray
@@ -200,44 +202,49 @@ class Convergence:
         raise AnalysisError(f"epsilon {epsilon:g}: {self.run} was measured at {have}")
 
 
-def convergence(measured: Measured) -> Convergence:
+def convergence(measured: Measured[parts.Convergence]) -> Convergence:
     """Of one run's ``convergence`` part."""
-    kl, loops = measured["kl"], np.asarray(measured["loops"])
-    means = lambda name: [estimate(each) for each in measured[name]["mean"]]
+    part = measured.part
+    kl, loops = part["kl"], np.asarray(part["loops"])
+    many = lambda rows: [estimate(each) for each in rows]
     return Convergence(
         run=measured.run,
         measured=measured,
-        mean=float(measured["training"]["mean"]),
-        mean_depth=int(measured["mean_depth"]),
+        mean=float(part["training"]["mean"]),
+        mean_depth=int(part["mean_depth"]),
         loops=loops,
-        kl_median=[estimate(each) for each in kl["median"]],
-        kl_mean=[estimate(each) for each in kl["mean"]],
+        kl_median=many(kl["median"]),
+        kl_mean=many(kl["mean"]),
         kl_quantiles={float(q): np.asarray(row) for q, row in kl["quantiles"].items()},
-        argmax_changed=[estimate(each) for each in measured["argmax_changed"]],
-        change=means("relative_change"),
-        angle=means("angle"),
-        settling=[_settling(part, part["epsilon"], loops) for part in measured["settled"]],
-        unit=str(measured["bootstrap"]["unit"]),
+        argmax_changed=many(part["argmax_changed"]),
+        change=many(part["relative_change"]["mean"]),
+        angle=many(part["angle"]["mean"]),
+        settling=[_settling(each, loops) for each in part["settled"]],
+        unit=part["bootstrap"]["unit"],
     )
 
 
-def _settling(part: dict, epsilon: float, loops: np.ndarray) -> Settling:
+def _settling(part: parts.Settled, loops: np.ndarray) -> Settling:
     groups = {
-        key.removeprefix("by_"): {
-            name: _settling(group, epsilon, loops) for name, group in members.items()
-        }
-        for key, members in part.items()
-        if key.startswith("by_")
+        "type": part["by_type"],
+        "loss": part["by_loss"],
+        "position": part["by_position"],
+        "frequency": part["by_frequency"],
     }
-    return Settling(
-        epsilon=float(epsilon),
+    of = lambda tokens, groups: Settling(
+        epsilon=float(part["epsilon"]),
         loops=loops,
-        histogram=np.asarray(part["histogram"]),
-        unsettled=int(part["unsettled"]),
-        median=estimate(part["median"]),
-        tail_at_mean=estimate(part["tail_at_mean"]),
+        histogram=np.asarray(tokens["histogram"]),
+        unsettled=int(tokens["unsettled"]),
+        median=estimate(tokens["median"]),
+        tail_at_mean=estimate(tokens["tail_at_mean"]),
         groups=groups,
     )
+    named = {
+        grouping: {name: of(tokens, {}) for name, tokens in members.items()}
+        for grouping, members in groups.items()
+    }
+    return of(part, named)
 
 
 def usual_epsilon(models: Sequence[Convergence]) -> float:

@@ -18,11 +18,13 @@ from analysis.convergence.results import (
     saturation_test,
     usual_epsilon,
 )
+from analysis.errors import InputError
 from analysis.page.numbers import listed, shown
 from analysis.page.section import Folded, PageFigure, Section
 from analysis.page.table import Column, Table
 from analysis.tables.measured import measured
 from analysis.tables.runs import RunTable
+from analysis.tables.suites import parts
 
 MAX_PASSAGES = 4
 UNITS = {
@@ -39,7 +41,7 @@ GROUPINGS = {
 
 def elastic_depth(runs: RunTable) -> Section | None:
     """Loss against depth of every run that was measured; None where none was."""
-    models = [elasticity(each) for each in measured(runs, "depth")]
+    models = [elasticity(each) for each in measured(runs, parts.Depth)]
     if not models:
         return None
     test = saturation_test(models)
@@ -67,7 +69,7 @@ def elastic_depth(runs: RunTable) -> Section | None:
 
 def settling(runs: RunTable, epsilon: float | None = None, first_token: int = 0) -> Section | None:
     """Convergence from loop to loop of every run that was measured; None where none was."""
-    models = [convergence(each) for each in measured(runs, "convergence")]
+    models = [convergence(each) for each in measured(runs, parts.Convergence)]
     if not models:
         return None
     epsilon = usual_epsilon(models) if epsilon is None else epsilon
@@ -85,10 +87,12 @@ def settling(runs: RunTable, epsilon: float | None = None, first_token: int = 0)
     )
 
 
-def page_figures(models: Sequence[Convergence], epsilon: float, start: int) -> list[PageFigure]:
-    """Every figure about convergence, passages included."""
+def page_figures(
+    models: Sequence[Convergence], epsilon: float, start: int
+) -> list[PageFigure | str]:
+    """Every figure about convergence, passages included, and a line where one cannot be read."""
     unit, runs = UNITS[models[0].unit], listed([model.run for model in models])
-    drawn = [
+    drawn: list[PageFigure | str] = [
         PageFigure(
             "kl_per_loop",
             partial(figures.kl_per_loop, models),
@@ -116,7 +120,11 @@ def page_figures(models: Sequence[Convergence], epsilon: float, start: int) -> l
         ),
     ]
     for model in models[:MAX_PASSAGES]:
-        text = passage(model, epsilon, start)
+        try:
+            text = passage(model, epsilon, start)
+        except InputError as reason:
+            drawn.append(f"{model.run}: no passage is shown: {reason}.")
+            continue
         mean = text.loops.mean()
         drawn.append(
             PageFigure(

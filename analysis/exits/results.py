@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from analysis.estimate import Estimate
 from analysis.tables.measured import Measured, estimate
+from analysis.tables.suites import parts
 
 UNIFORM = "uniform"
 #: What others see of an exited token, in words.
@@ -96,16 +97,17 @@ class Exits:
         return sorted(found, key=lambda point: point.mean_loops.value)
 
 
-def exits(measured: Measured) -> Exits:
+def exits(measured: Measured[parts.Exits]) -> Exits:
     """Of one run's ``exits`` part."""
-    costs = dict(measured["costs"])
+    part = measured.part
+    costs = part["costs"]
     return Exits(
         run=measured.run,
-        mean=float(measured["training"]["mean"]),
-        recurrences=int(measured["recurrences"]),
-        tokens=int(measured["tokens"]),
-        unit=str(measured["bootstrap"]["unit"]),
-        points=[_point(each) for each in measured["points"]],
+        mean=float(part["training"]["mean"]),
+        recurrences=int(part["recurrences"]),
+        tokens=int(part["tokens"]),
+        unit=str(part["bootstrap"]["unit"]),
+        points=[_point(each) for each in part["points"]],
         equal_quality=[
             EqualQuality(
                 policy=each["policy"],
@@ -115,16 +117,16 @@ def exits(measured: Measured) -> Exits:
                 flops_over_uniform=estimate(each["flops_over_uniform"]),
                 share_reached=float(each["share_reached"]),
             )
-            for each in measured["at_equal_quality"]
+            for each in part["at_equal_quality"]
         ],
-        tests=dict(costs.pop("tests")),
-        costs=costs,
-        about=dict(measured["policies"]),
-        probe_quality=measured["probe"]["scored_area_under_roc"],
+        tests=costs["tests"],
+        costs={name: costs[name] for name in ("prelude", "recurrence", "readout")},
+        about=dict(part["policies"]),
+        probe_quality=part["probe"]["scored_area_under_roc"],
     )
 
 
-def _point(each: dict) -> Point:
+def _point(each: parts.ExitPoint) -> Point:
     flops = estimate(each["flops_per_token"])
     return Point(
         policy=each["policy"],

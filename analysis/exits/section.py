@@ -14,6 +14,7 @@ from analysis.page.section import Folded, PageFigure, Section
 from analysis.page.table import Column, Table
 from analysis.tables.measured import measured
 from analysis.tables.runs import RunTable
+from analysis.tables.suites import parts
 
 #: The policies whose carries are drawn beside each other.
 COMPARED = ("kl", "probe", "change")
@@ -21,7 +22,7 @@ COMPARED = ("kl", "probe", "change")
 
 def exits_section(runs: RunTable) -> Section | None:
     """Exits of every run that was measured; None where none was."""
-    models = [exits(each) for each in measured(runs, "exits")]
+    models = [exits(each) for each in measured(runs, parts.Exits)]
     if not models:
         return None
     return Section(

@@ -6,9 +6,10 @@ import argparse
 
 from analysis.page.output import add_output_arguments, deliver
 from analysis.readout.section import readout_section
-from analysis.tables.arguments import add_table_arguments, read_table
+from analysis.tables.arguments import add_table_arguments, read_table, warn
 from analysis.tables.measured import require_measured
 from analysis.tables.provenance import provenance
+from analysis.tables.suites import parts
 
 SCHEMA = 1
 
@@ -31,7 +32,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> None:
     """Read, compare, draw, write, print."""
     runs = read_table(args)
-    require_measured(runs, "readout")
+    warn(runs)
+    require_measured(runs, parts.Readout)
     section = readout_section(runs)
     assert section is not None
     origin = provenance(runs, seed=0, command=args.command).to_json()

@@ -16,6 +16,7 @@ from scipy import stats
 from analysis.estimate import Estimate
 from analysis.page.numbers import shown, significant
 from analysis.tables.measured import Measured, estimate
+from analysis.tables.suites import parts
 
 READOUTS = {"every": "RMSNorm", "none": "raw", "last": "RMSNorm at the last loop"}
 STATE_NORMS = {
@@ -86,35 +87,45 @@ class Readout:
     device: str
 
 
-def readout(measured: Measured) -> Readout:
+def readout(measured: Measured[parts.Readout]) -> Readout:
     """Of one run's ``readout`` part."""
-    condition = dict(measured["condition"])
-    condition["loop_weights"] = tuple(condition["loop_weights"])
-    fraction, probe = measured["radial_fraction"], dict(measured["probe"])
-    throughput = measured["throughput"]
+    part = measured.part
+    condition, fraction, probe = part["condition"], part["radial_fraction"], part["probe"]
+    throughput = part["throughput"]
     many = lambda rows: [estimate(row) for row in rows]
+    every = lambda named: {name: many(rows) for name, rows in named.items()}
     return Readout(
         run=measured.run,
-        condition=Condition(**condition),
-        seed=int(measured["seed"]),
-        trained_loops=int(measured["trained_loops"]),
-        loops=int(measured["loops"]),
-        width=int(measured["width"]),
-        unit=str(measured["bootstrap"]["unit"]),
-        norm={name: many(rows) for name, rows in measured["norm"].items()},
+        condition=Condition(
+            supervision=condition["supervision"],
+            readout_norm=condition["readout_norm"],
+            norm_penalty=condition["norm_penalty"],
+            state_norm=condition["state_norm"],
+            loop_weights=tuple(condition["loop_weights"]),
+            injection=condition["injection"],
+        ),
+        seed=part["seed"],
+        trained_loops=part["trained_loops"],
+        loops=part["loops"],
+        width=part["width"],
+        unit=part["bootstrap"]["unit"],
+        norm=every(part["norm"]),
         immediate=many(fraction["immediate"]["mean"]),
         objective=many(fraction["objective"]["mean"]),
-        update={name: many(rows) for name, rows in measured["update"].items()},
+        update=every(part["update"]),
         probe={name: many(probe[name]) for name in ("size", "radial", "tangential", "angle")},
         angle_slope=estimate(probe["angle_slope"]),
         radial_ratio=many(probe["radial_ratio"]),
-        loss=many(measured["loss"]),
-        perplexity=many(measured["perplexity"]),
-        clamps={name: many(part["difference"]) for name, part in measured["clamp"].items()},
+        loss=many(part["loss"]),
+        perplexity=many(part["perplexity"]),
+        clamps={
+            "rescaled": many(part["clamp"]["rescaled"]["difference"]),
+            "tangential": many(part["clamp"]["tangential"]["difference"]),
+        },
         tokens_per_second=np.asarray(throughput["tokens_per_second"]),
         quartiles=np.asarray(throughput["quartiles"]),
         flops=np.asarray(throughput["flops_per_token"]),
-        device=str(throughput["device"]),
+        device=throughput["device"],
     )
 
 

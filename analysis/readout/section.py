@@ -27,6 +27,7 @@ from analysis.readout.claims import (
 from analysis.readout.results import Group, group, over_seeds, readout, shapes
 from analysis.tables.measured import measured
 from analysis.tables.runs import RunTable
+from analysis.tables.suites import parts
 
 UNITS = {"document": "documents of the held-out text", "window": "windows of the held-out text"}
 TWO, THREE, FOUR = map(significant, (2, 3, 4))
@@ -34,7 +35,7 @@ TWO, THREE, FOUR = map(significant, (2, 3, 4))
 
 def readout_section(runs: RunTable) -> Section | None:
     """Everything about the readout of the runs that were measured; None where none was."""
-    found = [readout(each) for each in measured(runs, "readout")]
+    found = [readout(each) for each in measured(runs, parts.Readout)]
     if not found:
         return None
     of_shapes = shapes(group(found))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from analysis.laws.counting import INJECTIONS
+from analysis.tables.columns import COLUMNS, OTHERS
 from analysis.tables.files import refuse_unwritable
 from analysis.tables.runs import RunTable, load_runs
 
@@ -22,7 +24,17 @@ def add_table_arguments(parser: argparse.ArgumentParser) -> None:
         help="count the injection matrix under N_once, under N_rec, or not at all (default: once)",
     )
     parser.add_argument(
-        "--where", metavar="EXPR", help="condition on the columns: 'r in (1, 4) and budget < 3e18'"
+        "--where",
+        metavar="EXPR",
+        help="condition on the columns: 'r in (1, 4) and budget < 3e18'; columns, numbers, "
+        "strings, comparisons, in, and, or, not",
+    )
+    parser.add_argument(
+        "--columns",
+        type=_columns,
+        default={},
+        metavar="OURS=THEIRS,…",
+        help="columns that have other names in RUNS, such as n_rec=params,tokens=seen",
     )
     parser.add_argument(
         "--group", choices=("min",), help="keep the lowest loss of runs with equal (r, N, D)"
@@ -35,7 +47,22 @@ def read_table(args: argparse.Namespace) -> RunTable:
     An output folder that cannot be written is refused here, before any work is done.
     """
     refuse_unwritable(args.out)
-    return load_runs(args.runs, injection=args.injection, where=args.where, group=args.group)
+    return load_runs(
+        args.runs,
+        injection=args.injection,
+        where=args.where,
+        group=args.group,
+        columns=args.columns,
+    )
+
+
+def warn(table: RunTable) -> None:
+    """What is wrong with a table, and what was left out of it, on standard error."""
+    for line in [
+        *table.warnings,
+        *(f"{run.run} is left out: {run.reason}" for run in table.dropped),
+    ]:
+        print(f"warning: {line}", file=sys.stderr)
 
 
 def add_seed_argument(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +78,16 @@ def positive(text: str) -> int:
 def non_negative(text: str) -> int:
     """An integer of at least 0."""
     return _integer(text, 0)
+
+
+def _columns(text: str) -> dict[str, str]:
+    """{"n_rec": "params"} from n_rec=params."""
+    pairs: list[list[str]] = [pair.split("=", 1) for pair in text.split(",")]
+    for pair in pairs:
+        if len(pair) != 2 or pair[0] not in (*COLUMNS, *OTHERS) or not pair[1]:
+            allowed = f"OURS=THEIRS with OURS of {', '.join((*COLUMNS, *OTHERS))}"
+            raise argparse.ArgumentTypeError(f"{'='.join(pair)!r}: allowed is {allowed}")
+    return dict(pairs)
 
 
 def _integer(text: str, least: int) -> int:

@@ -10,8 +10,11 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy import sparse
+from scipy.optimize import linprog
 
 from analysis.laws.counting import FloatArray
+from analysis.tables.columns import MAX_COUNT
 
 #: Training costs at least 6 FLOPs per executed matrix entry and token; a little slack for rounding.
 MIN_FLOPS_RATIO = 0.95
@@ -20,6 +23,15 @@ MAX_FLOPS_JUMP = 1.5
 MAX_BUDGET_ERROR = 0.1
 #: A best run above this has learned little beyond token frequencies, or is no loss in nats.
 HIGH_LOSS_NATS = 7.0
+#: Columns, in lower case and letters alone, that must be the same for losses to be comparable.
+DATA = {
+    "data": ("data", "datadigest", "dataset", "corpus"),
+    "sequence lengths": ("sequencelength", "seqlen", "contextlength", "blocksize"),
+    "vocabularies": ("vocab", "vocabsize", "vocabulary", "tokenizer"),
+}
+#: A loss further than this from those of its neighbours is no noise, in robust standard deviations,
+#: each at least this many nats.
+FAR_OFF, LEAST_NOISE_NATS = 10.0, 0.002
 #: How much N / d² may rise towards small widths before embeddings are suspected.
 MAX_DENSITY_RISE = 0.15
 
@@ -27,6 +39,8 @@ MAX_DENSITY_RISE = 0.15
 def data_warnings(frame: pd.DataFrame) -> list[str]:
     """Findings over a table of runs (as measured, injection not booked), most serious first."""
     return [
+        *_different_data(frame),
+        *_far_off(frame),
         *_flops_accounting(frame),
         *_flops_ratio(frame),
         *_embeddings(frame),
@@ -56,6 +70,57 @@ def name_runs(frame: pd.DataFrame, mask: NDArray[np.bool_]) -> str:
     names = frame.loc[mask, "run"]
     shown = ", ".join(str(name) for name in names[:3])
     return f"{len(names)} of {len(frame)} runs ({shown}{', …' if len(names) > 3 else ''})"
+
+
+def _different_data(frame: pd.DataFrame) -> Iterator[str]:
+    for what, names in DATA.items():
+        for column in frame.columns:
+            if "".join(filter(str.isalpha, column.lower())) not in names:
+                continue
+            counts = frame[column].value_counts()
+            if len(counts) > 1:
+                shown = [f"{value!s:.16} in {n}" for value, n in counts.head(3).items()]
+                yield (
+                    f"the runs have {len(counts)} {what}: {column} is {', '.join(shown)} of "
+                    f"{len(frame)}: their losses are not comparable and one law does not fit "
+                    f"them; choose with --where on {column}"
+                )
+
+
+def _far_off(frame: pd.DataFrame) -> Iterator[str]:
+    """Losses far from a smooth surface over sizes, tokens and r that goes through most of them.
+
+    Quadratic where runs are many, by least absolute deviations, which a few wild losses cannot move
+    (a linear program: minimise Σ (u + v) with X b + u − v = loss and u, v ≥ 0).
+    """
+    n = frame[["n_once", "n_rec", "n_inject"]].sum(axis=1)
+    x = [np.log(np.asarray(column, np.float64)) for column in (n, frame["tokens"], frame["r"])]
+    x = [(column - column.mean()) / spread for column in x if (spread := column.std()) > 1e-9]
+    terms = [np.ones(len(frame)), *x]
+    if len(frame) >= 30:
+        terms += [a * b for i, a in enumerate(x) for b in x[i:]]
+    design, loss = np.stack(terms, axis=1), frame["loss"].to_numpy(np.float64)
+    runs, size = design.shape
+    if runs < 2 * size + 2:
+        return
+    eye = sparse.eye_array(runs)
+    found = linprog(
+        np.r_[np.zeros(size), np.ones(2 * runs)],
+        A_eq=sparse.hstack([design, eye, -eye]),
+        b_eq=loss,
+        bounds=[(None, None)] * size + [(0, None)] * (2 * runs),
+    )
+    if not found.success:
+        return
+    residual = loss - design @ found.x[:size]
+    noise = max(float(np.median(np.abs(residual))) / 0.6745, LEAST_NOISE_NATS)
+    for i in np.flatnonzero(np.abs(residual) > FAR_OFF * noise):
+        side = "above" if residual[i] > 0 else "below"
+        yield (
+            f"{frame['run'].iloc[i]}: its loss, {loss[i]:.4g}, is {abs(residual[i]):.2g} nats "
+            f"{side} what runs of its size have ({abs(residual[i]) / noise:.0f} robust standard "
+            "deviations): diverged? --where leaves it out"
+        )
 
 
 def _flops_accounting(frame: pd.DataFrame) -> Iterator[str]:
@@ -101,7 +166,7 @@ def _embeddings(frame: pd.DataFrame) -> Iterator[str]:
     for r, rows in frame.groupby("r"):
         shapes = rows.drop_duplicates("d_model").sort_values("d_model")
         d = shapes["d_model"].to_numpy(np.float64)
-        if len(d) < 3 or (d <= 0).any():
+        if len(d) < 3 or not ((d > 0) & (d < MAX_COUNT)).all():
             continue
         density = executed_parameters(shapes) / d**2
         slope, level = np.polyfit(1.0 / d, density, 1)

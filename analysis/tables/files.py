@@ -12,8 +12,11 @@ from analysis.errors import AnalysisError
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 text under its final name only when it is complete."""
-    write_bytes(path, text.encode("utf-8"))
+    """Write UTF-8 text under its final name only when it is complete.
+
+    What a file's name holds beyond UTF-8 is written as an escape.
+    """
+    write_bytes(path, text.encode("utf-8", errors="backslashreplace"))
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -21,7 +21,7 @@ def planned_runs(folder: Path) -> Planned | None:
     try:
         plan = json.loads((folder / STUDY_FILE).read_bytes())
         folders = [folder / run["folder"] for run in plan["runs"]]
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
     finished = sum((run / "summary.json").is_file() for run in folders)
     return {"runs": len(folders), "finished": finished}

@@ -179,6 +179,7 @@ def exits_part(mean: int, *, sampled: bool = True) -> dict:
                 "loss": estimate(3.01),
                 "share_reached": 0.0 if policy == "oracle_kl" else 1.0,
                 "loops": estimate(None if policy == "oracle_kl" else 4.0),
+                "flops": estimate(None if policy == "oracle_kl" else 9e5),
                 "loops_over_uniform": estimate(None if policy == "oracle_kl" else 0.9),
                 "flops_over_uniform": estimate(None if policy == "oracle_kl" else 1.3),
             }

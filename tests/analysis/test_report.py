@@ -229,8 +229,10 @@ def test_runs_of_one_r_are_refused_unless_they_hold_something_else(runs_folder):
     assert [section.title for section in report.sections] == [
         "Convergence",
         "Scaling law",
+        "Warnings",
         "How to run it again",
     ]
+    assert "is left out: diverged at step 120" in report.sections[2].text()
 
 
 def test_nothing_is_written_for_unusable_runs(runs_folder, tmp_path, capsys):

@@ -16,7 +16,7 @@ from analysis.scaling.show.curve_json import allocation_json
 from analysis.scaling.show.curve_sections import allocation, price, sizes_table
 from analysis.scaling.show.readable import readable
 from analysis.scaling.spread import spread
-from analysis.tables.arguments import add_seed_argument, add_table_arguments, read_table
+from analysis.tables.arguments import add_seed_argument, add_table_arguments, read_table, warn
 from analysis.tables.flops import architectures
 from analysis.tables.provenance import provenance
 
@@ -46,6 +46,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> None:
     """Read, fit, minimise, draw, write, print."""
     table = read_table(args)
+    warn(table)
     architectures(table.runs)  # refuses what has no exact FLOPs function, before any fit
     found = fit(table, args.law, starts=args.starts, seed=args.seed)
     draws, doubts = spread(table, found, args.bootstrap, args.seed)

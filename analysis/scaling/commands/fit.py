@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> None:
         which_law(study),
         trust(study),
         runs(study),
-        warnings(study),
+        warnings(study.warnings),
     ]
     deliver(sections, args, "fit.json", to_json(study, origin), figures=False)
 

@@ -9,7 +9,7 @@ from analysis.page.section import Block, Section, Text
 from analysis.scaling.isoflop import exponents, isoflop_curves
 from analysis.scaling.show.curve_json import isoflop_json
 from analysis.scaling.show.curve_sections import exponent_table, isoflop, isoflop_figure
-from analysis.tables.arguments import add_table_arguments, read_table
+from analysis.tables.arguments import add_table_arguments, read_table, warn
 from analysis.tables.provenance import provenance
 
 
@@ -29,6 +29,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> None:
     """Read, fit, draw, write, print."""
     table = read_table(args)
+    warn(table)
     curves = isoflop_curves(table.runs)
     growth = exponents(curves)
     refused = [Text(f"No exponent: {each.refused}.") for each in growth if each.refused]

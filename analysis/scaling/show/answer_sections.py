@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -110,11 +110,11 @@ def which_law(study: Study) -> Section | None:
     return Section("Which law answers", content, anchor="which-law")
 
 
-def warnings(study: Study) -> Section | None:
-    """What a reader must know before using any number of the report."""
-    if not study.warnings:
+def warnings(lines: Sequence[str]) -> Section | None:
+    """What a reader must know before using any number of the report; None where that is nothing."""
+    if not lines:
         return None
-    items = Items([readable(line) for line in study.warnings], warnings=True)
+    items = Items([readable(line) for line in lines], warnings=True)
     return Section("Warnings", [items], anchor="warnings")
 
 

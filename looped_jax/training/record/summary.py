@@ -43,6 +43,7 @@ def summarise(
         "injection": run.model.injection,
         "backprop_recurrences": run.model.backprop_recurrences,
         "sequence_length": run.data.sequence_length,
+        "vocab_size": run.model.vocab_size,
         "batch_tokens": run.batch_tokens,
         "seconds": seconds,
         "tokens_per_second": tokens / seconds,

@@ -12,6 +12,7 @@ from analysis.exits.results import exits, order, verdict
 from analysis.exits.section import exits_section, in_words
 from analysis.tables.measured import measured
 from analysis.tables.runs import load_runs
+from analysis.tables.suites import parts
 from tests.analysis import elastic_study
 from tests.analysis.page.test_html import Outline
 
@@ -24,7 +25,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def models(folder):
-    return [exits(each) for each in measured(load_runs(folder), "exits")]
+    return [exits(each) for each in measured(load_runs(folder), parts.Exits)]
 
 
 def test_points_by_policy_and_carry(models):

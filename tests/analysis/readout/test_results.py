@@ -7,7 +7,6 @@ import pytest
 from scipy import stats
 
 from analysis.__main__ import main
-from analysis.errors import InputError
 from analysis.estimate import Estimate
 from analysis.page.section import PageFigure, Text
 from analysis.page.table import Table
@@ -25,6 +24,7 @@ from analysis.readout.results import (
 )
 from analysis.tables.measured import measured
 from analysis.tables.runs import load_runs
+from analysis.tables.suites import parts
 from tests.analysis import readout_study
 from tests.analysis.readout_study import K, R
 
@@ -36,7 +36,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def groups(folder):
-    return group([readout(each) for each in measured(load_runs(folder), "readout")])
+    return group([readout(each) for each in measured(load_runs(folder), parts.Readout)])
 
 
 def by_text(found):
@@ -130,7 +130,9 @@ def test_the_verdicts_follow_the_numbers(folder, tmp_path):
         immediate = readout_study.rows(np.full(R, 1e-4 * (1 + 0.1 * run["readout"]["seed"])))
         run["readout"]["radial_fraction"]["immediate"]["mean"] = immediate
         path.write_text(json.dumps(run))
-    found = by_text(claims(group([readout(each) for each in measured(load_runs(root), "readout")])))
+    found = by_text(
+        claims(group([readout(each) for each in measured(load_runs(root), parts.Readout)]))
+    )
     verdicts = {text: each.verdict for text, each in found.items()}
     assert verdicts["… above that of a raw readout"] == "undecided"
     assert verdicts["A raw readout keeps the norm in the tens"] == "does not hold"
@@ -143,7 +145,7 @@ def test_the_verdicts_follow_the_numbers(folder, tmp_path):
 
 def test_what_was_not_run_is_not_measured(tmp_path):
     root = readout_study.write(tmp_path / "study", names=("drift", "terminal"), seeds=(0,))
-    few = group([readout(each) for each in measured(load_runs(root), "readout")])
+    few = group([readout(each) for each in measured(load_runs(root), parts.Readout)])
     found = by_text(claims(few))
     assert found["A raw readout keeps the norm in the tens"].verdict == "not measured"
     first = found["Loss at every loop behind RMSNorm drives the norm into the tens of thousands"]
@@ -158,7 +160,7 @@ def test_shapes_are_not_mixed(folder, tmp_path):
     root = readout_study.write(tmp_path / "two", names=("drift", "raw"), seeds=(0, 1))
     readout_study.write(root, names=("drift",), seeds=(0,), width=128)
     runs = load_runs(root)
-    of_shapes = shapes(group([readout(each) for each in measured(runs, "readout")]))
+    of_shapes = shapes(group([readout(each) for each in measured(runs, parts.Readout)]))
     assert [[len(each.runs) for each in groups] for groups in of_shapes] == [[2, 2], [1]]
     section = readout_sections.readout_section(runs)
     headings = [block.text for block in section.find(Text)]
@@ -235,5 +237,6 @@ def test_runs_without_the_measurement(tmp_path, capsys):
     assert readout_sections.readout_section(load_runs(root)) is None
     del part["norm"]
     path.write_text(json.dumps(summary | {"readout": part}))
-    with pytest.raises(InputError, match=r"summary.json: readout lacks 'norm': measure the run"):
-        readout_sections.readout_section(load_runs(root))
+    assert readout_sections.readout_section(load_runs(root)) is None
+    assert main(["readout", str(root), f"--out={tmp_path / 'out'}"]) == 2
+    assert "its readout is left out: norm is missing; measure again" in capsys.readouterr().err

@@ -93,3 +93,30 @@ def test_losses_of_runs_that_did_not_learn(frame):
 def test_two_budgets(frame):
     two = frame[frame["budget"] < 2e18].reset_index(drop=True)
     assert "2 budget(s): fewer than three" in warned(two, "cannot hold an exponent")
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "what"),
+    [
+        ("data_digest", ("1a2b", "3c4d"), "2 data: data_digest is 1a2b in 110, 3c4d in 6 of 116"),
+        ("Sequence Length", (2048, 512), "2 sequence lengths: Sequence Length is 2048 in 110"),
+        ("vocab_size", (32_064, 50_257), "2 vocabularies: vocab_size is 32064 in 110"),
+    ],
+)
+def test_runs_that_are_not_comparable(frame, column, values, what):
+    frame[column] = [values[0]] * 110 + [values[1]] * 6
+    assert what in warned(frame, "their losses are not comparable")
+    assert data_warnings(frame.assign(**{column: values[0]})) == []
+
+
+@pytest.mark.parametrize("loss", [7.5, 3.6, 2.2])
+def test_losses_that_are_far_from_their_neighbours_are_named(frame, loss):
+    frame.loc[[3, 40], "loss"] = loss
+    found = [line for line in data_warnings(frame) if "robust standard deviations" in line]
+    assert [line.split(":")[0] for line in found] == list(frame["run"][[3, 40]])
+    assert ("above" if loss > 3 else "below") in found[0]
+
+
+def test_a_diverged_run_of_a_small_study(laptop):
+    laptop.loc[7, "loss"] = 6.2
+    assert laptop["run"][7] in warned(laptop, "robust standard deviations")

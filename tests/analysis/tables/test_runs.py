@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import AnalysisError, InputError, load_runs
+from analysis import AnalysisError, load_runs
 from tests.analysis import laptop_study
 
 
@@ -89,14 +89,20 @@ def test_header_without_rows(frame, write_csv):
     assert "no usable run" in refusal(write_csv(frame.iloc[:0]))
 
 
-def test_missing_column_is_named(frame, write_csv):
-    path = write_csv(frame.drop(columns="tokens"))
-    assert refusal(path).startswith(f"{path}: column 'tokens' is missing; needed are run, budget")
+def test_everything_missing_is_named_at_once_and_nothing_wrong_is_advised(frame, write_csv):
+    path = write_csv(frame[["r", "n_once", "budget"]].rename(columns={"budget": "N"}))
+    message = refusal(path)
+    assert message.startswith(f"{path}: no column tokens, loss; needed are r, n_once, n_rec, tok")
+    assert "here: " not in message
 
 
 def test_renamed_column_is_recognised(frame, write_csv):
-    message = refusal(write_csv(frame.rename(columns={"train_flops": "Train_FLOPS"})))
-    assert "column 'train_flops' is missing (there is 'Train_FLOPS': rename it?)" in message
+    """Named, not taken from others as if it were not there."""
+    path = write_csv(frame.rename(columns={"train_flops": "Train_FLOPS", "loss": "Loss"}))
+    message = refusal(path)
+    assert message.startswith(f"{path}: no column train_flops, loss; needed are r, n_once, n_rec")
+    assert message.endswith("(here: --columns=train_flops=Train_FLOPS,loss=Loss)")
+    assert len(load_runs(path, columns={"train_flops": "Train_FLOPS", "loss": "Loss"})) == 116
 
 
 @pytest.mark.parametrize(
@@ -142,17 +148,18 @@ def test_ragged_row(frame, write_csv):
     assert "row 117 (line 118) has 2 fields, the header 13" in refusal(path)
 
 
-def test_duplicated_run(frame, write_csv):
-    frame.loc[9, "run"] = frame.loc[2, "run"]
-    message = refusal(write_csv(frame))
-    assert "row 10 (line 11), column 'run'" in message
-    assert "stands in row 3 (line 4) already" in message
+def test_runs_of_one_name_go_by_their_rows(frame, write_csv):
+    frame.loc[9, "run"] = frame.loc[2, "run"] = "seed"
+    runs = load_runs(write_csv(frame)).runs
+    assert list(runs["run"][[2, 9]]) == ["seed (row 3)", "seed (row 10)"]
 
 
-def test_state_column_drops_unfinished_runs(frame, write_csv):
-    frame["state"] = "finished"
+@pytest.mark.parametrize("column", ["state", "State", "STATE"])
+def test_state_column_drops_unfinished_runs(frame, write_csv, column):
+    frame[column] = "finished"
+    frame.loc[5, column] = " Finished"
     frame = frame.astype({"loss": object})
-    frame.loc[3, ["state", "loss"]] = "diverged", ""
+    frame.loc[3, [column, "loss"]] = "diverged", ""
     table = load_runs(write_csv(frame))
     assert len(table) == 115
     assert [(run.run, run.reason) for run in table.dropped] == [
@@ -241,6 +248,11 @@ def test_unfinished_runs_are_dropped_and_listed(folder, status, reason):
         ({"loss": float("nan")}, "broken: summary.json has loss = nan is not finite"),
         ({"tokens": -4}, "broken: summary.json has tokens = -4 is not positive"),
         ({"r": True}, "broken: summary.json has r = True, not a number"),
+        ({"loss": 10**400}, "broken: summary.json has loss beyond 1e308"),
+        ({"run": ["a"]}, "broken: summary.json has run = ['a'], no name"),
+        ({"d_model": "wide"}, "broken: summary.json has d_model = 'wide', not a number"),
+        ({"n_once": 0, "n_rec": 0}, "broken: summary.json has n_once and n_rec = 0"),
+        ({"note": "\ud800"}, "broken: summary.json is unreadable ("),
     ],
 )
 def test_broken_summaries_are_dropped_and_listed(folder, change, reason):
@@ -254,9 +266,9 @@ def test_broken_summaries_are_dropped_and_listed(folder, change, reason):
     ("name", "content", "reason"),
     [
         ("summary.json", '{"run": ', "broken: summary.json is unreadable"),
-        ("summary.json", "[" * 100_000, "broken: summary.json is nested too deeply"),
         ("summary.json", None, "broken: status.json says finished, and there is no summary.json"),
         ("summary.json", '{"run": "a"}', "broken: summary.json lacks 'budget'"),
+        ("summary.json", "[" * 100_000, "broken: summary.json is nested too deeply"),
     ],
 )
 def test_broken_files_are_dropped_and_listed(folder, name, content, reason):
@@ -279,7 +291,10 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(folder):
     run = some_run(folder)
     name = json.loads((run / "summary.json").read_text())["run"]
     (folder / "more").mkdir()
-    shutil.copytree(run, folder / "more" / "again")
+    again = folder / "more" / "again"
+    shutil.copytree(run, again)
+    summary = json.loads((again / "summary.json").read_text())
+    (again / "summary.json").write_text(json.dumps(summary | {"seed": 7}))
     found = set(load_runs(folder).runs["run"])
     assert {str(run.relative_to(folder)), "more/again"} <= found
     assert name not in found or name == str(run.relative_to(folder))
@@ -302,13 +317,7 @@ def test_folder_without_runs(tmp_path):
 def test_folder_with_only_unusable_runs(folder):
     for path in folder.rglob("status.json"):
         path.write_text('{"state": "running"}')
+        (path.parent / "summary.json").unlink()
     message = refusal(folder)
     assert "no usable run" in message
     assert "dropped: " in message
-
-
-def test_same_run_name_in_two_folders(folder):
-    first, second = sorted(path.parent for path in folder.rglob("status.json"))[:2]
-    (second / "summary.json").write_bytes((first / "summary.json").read_bytes())
-    with pytest.raises(InputError, match=re.escape(f"{second.name}/summary.json, column 'run'")):
-        load_runs(folder)
