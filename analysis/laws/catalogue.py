@@ -18,10 +18,10 @@ from analysis.laws.local import local
 LAWS: dict[str, Callable[[pd.DataFrame], Law]] = {
     "joint": joint,
     "chinchilla": chinchilla,
-    "local": local,
     "joint_data": joint_data,
     "joint_floors": joint_floors,
     "joint_gamma": joint_gamma,
+    "local": local,
 }
 
 

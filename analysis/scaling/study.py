@@ -173,7 +173,8 @@ class _Study:
                 f"{what}: only {result.starts.at_optimum} of {result.starts.n} starts reached the "
                 "best objective; try more --starts"
             )
-        if not self.law.has_phi and len(self.r_values) > 1:
+        acts_on_r = any(e.acts_on == "r" for e in self.law.exponents.values())
+        if not acts_on_r and len(self.r_values) > 1:
             self.warnings.append(
                 f"{what} over {len(self.r_values)} values of r: counts each parameter "
                 "once whatever r, as φ = 0 does"
