@@ -29,6 +29,8 @@ SHORTENED = (
     ("--recurrences=1,4,8", "--recurrences=1,4,8", "--recurrences=1,4 --max_tokens=8"),
     ("launch.sweep", "", "--dry_run"),
     ("analysis fit analysis/data/schwethelm2026_isodepth.csv", "", "--bootstrap=20 --starts=20"),
+    ("analysis predict", "", "--bootstrap=20 --starts=20"),
+    ("analysis allocate", "", "--bootstrap=20 --starts=20"),
 )  # fmt: skip
 # Commands on the runs of a study, which --dry_run does not make.
 OF_A_STUDY = re.compile(r"runs/(quickstart|elastic|readout)\b")
@@ -117,8 +119,20 @@ def test_the_scripts_of_the_readme_are_tested(script):
     assert Path(script).name in (ROOT / TESTED_ELSEWHERE[script]).read_text("utf-8")
 
 
-def test_the_worked_example_adds_an_injection_in_under_40_lines(tmp_path):
-    (patch,) = blocks("diff")
+def test_the_python_example_runs(folder):
+    (example,) = blocks("python")
+    done = run_in(folder, [sys.executable, "-W", "error", "-c", example])
+    assert done.returncode == 0, done.stderr
+    assert "joint law, 116 runs: φ = 0.4576" in done.stdout
+    assert (folder / "laws.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(("number", "files"), [(0, 3), (1, 3)], ids=["injection", "law"])
+def test_the_worked_examples_add_a_variant_in_under_40_lines(number, files, tmp_path):
+    patches = blocks("diff")
+    assert len(patches) == 2
+    patch = patches[number]
+    assert patch.count("diff --git") <= files  # at most two beside the test
     added = [line for line in patch.splitlines() if re.match(r"\+(?!\+\+)", line)]
     assert len(added) < 40
     for name in CODE:

@@ -8,9 +8,14 @@ noise that the runs of one cell share. Beside the jackknife, the baseline: the p
 all φ whose squares stay within t² residual variances of the least ones, which takes every run for
 independent.
 
-On two CPU cores:
+On one busy CPU core, in eight minutes:
 
-RESULT
+    coverage of 95 % intervals over 200 tables, median width in brackets
+      noise, nats: run   cell   jackknife over cells   profile likelihood
+                 0.020  0.000           0.970 [0.14]         0.900 [0.10]
+                 0.020  0.010           0.975 [0.17]         0.895 [0.11]
+                 0.015  0.015           0.965 [0.19]         0.855 [0.10]
+                 0.020  0.020           0.970 [0.26]         0.855 [0.14]
 """
 
 import argparse
