@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from launch.study import group_by_shape, load_study, refuse_strangers, run_id
+from analysis.tables.planned import planned_runs
+from launch.study import group_by_shape, load_study, refuse_strangers, run_id, write_plan
 from looped_jax.errors import UserError
 from tests.launch.sweeps import PLANNED
 
@@ -108,6 +109,17 @@ def get_runs(arg=""):
         raise ValueError(f"{arg!r}; allowed: size=44m")
     return [run(2, 5), run(2, 10)] if arg else [run(2, 5)]
 """
+
+
+def test_the_plan_tells_an_analysis_how_much_is_done(study, tmp_path):
+    write_plan(study, tmp_path)
+    assert planned_runs(tmp_path) == {"runs": len(study.runs), "finished": 0}
+    folder = study.runs[0].folder
+    folder.path.mkdir(parents=True)
+    folder.summary_path.write_text("{}")
+    assert planned_runs(tmp_path) == {"runs": len(study.runs), "finished": 1}
+    (tmp_path / "study.json").write_text("[")
+    assert planned_runs(tmp_path) is None
 
 
 def test_a_study_may_take_an_argument(tmp_path):

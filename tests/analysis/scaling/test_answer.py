@@ -180,3 +180,18 @@ def test_the_local_law_can_be_asked_for(small):
     assert study.answer.why == "the local law was asked for"
     assert study.fit.params["phi"] == study.local.phi
     assert study.restricted["phi=0"].rmse > study.fit.rmse
+
+
+def test_seeds_of_one_shape_share_its_cell():
+    runs = [
+        run | {"run": f"{run['run']}_seed{seed}"}
+        for seed in (1, 2)
+        for run in laptop_study.study(noise=0.012, seed=seed)
+    ]
+    both = table(runs)
+    assert len(study_locally(both).cells.labels) == 12
+    assert len(analysis.isoflop_curves(both.runs)) == 12
+    fitted = analysis.fit(both, starts=10)
+    assert analysis.bootstrap_fit(both, fitted, resamples=10).n_blocks == 12
+    once = study_locally(table(runs[:36]))
+    assert study_locally(table(runs[:36] * 2)).phi == pytest.approx(once.phi, abs=1e-6)
