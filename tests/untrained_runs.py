@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 from looped_jax.config import resolve, to_json
@@ -27,6 +28,7 @@ def write_untrained_run(path: Path, config: ConfigDict, params: Any = None) -> R
         with Checkpoints(folder.checkpoints_path, keep=1) as checkpoints:
             checkpoints.save(2, {"params": params}, {"data_digest": data.digest})
             checkpoints.wait()
-        loss = ValidationLoss(loss=9.9, standard_error=0.1, bits_per_byte=9.9, tokens=100)
+        windows_W2 = np.array([[990.0, 100.0]])
+        loss = ValidationLoss(9.9, 0.1, bits_per_byte=9.9, tokens=100, windows_W2=windows_W2)
         folder.write_summary(summarise(run, config_digest, data, loss, {"loss": 9.9}, seconds=1.0))
     return folder
