@@ -3,6 +3,7 @@
     python -m looped_jax.evaluate --workdir=runs/one --suites=loss
     python -m looped_jax.evaluate --workdir=runs/study --suites=depth,convergence,exits
     python -m looped_jax.evaluate --workdir=runs/one --data=data/other --step=4000
+    python -m looped_jax.evaluate --workdir=runs/one --suites=loss --exit=change:0.02
     python -m looped_jax.evaluate --workdir=runs/one --inspect
 
 A folder that holds run folders stands for all finished runs in it: one that cannot be measured
@@ -22,6 +23,7 @@ from absl import flags
 from rich.console import Console
 
 from looped_jax import cli, parallel, peers, processes
+from looped_jax.adaptive.signals import SIGNALS
 from looped_jax.cpu_devices import use_cores
 from looped_jax.errors import UserError
 from looped_jax.evaluation.exits.policies import POLICIES
@@ -215,6 +217,14 @@ def define_flags() -> None:
         [f"{epsilon:g}" for epsilon in EPSILONS],
         "Thresholds on KL(p_i || p_(i-1)) in nats, at which tokens count as settled and exit.",
     )
+    flags.DEFINE_string(
+        "exit",
+        "",
+        "With the loss suite: score the text also with tokens that exit by this rule, such as "
+        "change:0.02, change:0.02,every=2,first=2,most=32 or auto:0.005 (the cheapest one within "
+        "so many nats of full depth, chosen by what the exits suite measured). Signals: "
+        f"{', '.join(SIGNALS)}.",
+    )
     flags.DEFINE_list("policies", [], f"Exit policies; default all: {', '.join(POLICIES)}.")
     flags.DEFINE_list(
         "carries", [], f"What exited tokens show to others; default all: {', '.join(CARRIES)}."
@@ -233,6 +243,7 @@ def settings_from_flags() -> Settings:
         depths=_numbers("depths", values.depths, int),
         recurrences=values.recurrences or 0,
         epsilons=_numbers("epsilons", values.epsilons, float),
+        exit=values.exit,
         policies=tuple(values.policies),
         carries=tuple(values.carries),
         resamples=values.resamples,
@@ -244,6 +255,8 @@ def main(_: list[str]) -> int:
     values = flags.FLAGS
     settings = settings_from_flags()
     _check_names(values.suites)
+    if settings.exit and "loss" not in values.suites:
+        raise UserError(f"--exit={settings.exit}; allowed: with the suite loss")
     suites = values.suites if values["suites"].present or not values.inspect else []
     if values.processes < 1:
         raise UserError(f"--processes={values.processes}; allowed: 1 or more")

@@ -36,9 +36,9 @@ SHORTENED = (
 OF_A_STUDY = re.compile(r"runs/(quickstart|elastic|readout)\b")
 
 
-def blocks(language: str) -> list[str]:
-    """The README's fenced blocks in one language."""
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def blocks(language: str, text: str = README) -> list[str]:
+    """The fenced blocks in one language, of the README or another page."""
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
 def commands() -> list[str]:
@@ -128,12 +128,12 @@ def test_the_python_example_runs(folder):
     assert (folder / "laws.png").stat().st_size > 1000
 
 
-@pytest.mark.parametrize(("number", "files"), [(0, 3), (1, 3)], ids=["injection", "law"])
-def test_the_worked_examples_add_a_variant_in_under_40_lines(number, files, tmp_path):
-    patches = blocks("diff")
-    assert len(patches) == 2
-    patch = patches[number]
-    assert patch.count("diff --git") <= files  # at most two beside the test
+@pytest.mark.parametrize("variant", ["injection", "law", "signal"])
+def test_the_worked_examples_add_a_variant_in_under_40_lines(variant, tmp_path):
+    injection, law = blocks("diff")
+    (signal,) = blocks("diff", (ROOT / "docs/adaptive.md").read_text("utf-8"))
+    patch = {"injection": injection, "law": law, "signal": signal}[variant]
+    assert patch.count("diff --git") <= 3  # at most two files beside the test
     added = [line for line in patch.splitlines() if re.match(r"\+(?!\+\+)", line)]
     assert len(added) < 40
     for name in CODE:

@@ -18,11 +18,14 @@ class Exits(NamedTuple):
       threshold: tokens exit at or below it, float32.
       most: loop at which every token exits, int32.
       fitted: numbers that the signal was fitted with, or None.
+      share: of a batch's tokens that have to have settled before all of them exit, float32; None
+        where every token exits by itself.
     """
 
     threshold: Any
     most: Any
     fitted: Any = None
+    share: Any = None
 
 
 def look(

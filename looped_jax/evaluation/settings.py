@@ -23,6 +23,7 @@ class Settings:
       recurrences: R, loops that convergence, exits and readout run; 0 for twice the mean training
         depth.
       epsilons: thresholds on the KL divergence in nats, at which tokens count as settled and exit.
+      exit: a rule that the loss suite scores the text with as well; "" for none.
       policies: exit policies by name; () for all that there are.
       carries: what an exited token shows to others, by name; () for all.
       resamples, seed: of the bootstrap.
@@ -35,6 +36,7 @@ class Settings:
     depths: tuple[int, ...] = ()
     recurrences: int = 0
     epsilons: tuple[float, ...] = EPSILONS
+    exit: str = ""
     policies: tuple[str, ...] = ()
     carries: tuple[str, ...] = ()
     resamples: int = 1000
@@ -85,6 +87,13 @@ class Settings:
         if recurrences < 2:
             raise UserError(f"recurrences = {recurrences}; allowed: 2 loops or more to compare")
         return recurrences
+
+    def rule_recurrences(self, run: RunConfig) -> int:
+        """R of exit rules: at most the largest depth that training drew, unless it is given.
+
+        Beyond that depth, tokens that have not settled get worse.
+        """
+        return self.recurrences or max(2, min(self.chosen_recurrences(run), run.depth.maximum))
 
 
 def deepest(run: RunConfig) -> float:

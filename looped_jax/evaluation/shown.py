@@ -10,11 +10,33 @@ Result = dict[str, Any]  # a suite's part of summary.json
 
 
 def loss(result: Result) -> list[RenderableType]:
-    """The validation loss."""
-    return [
+    """The validation loss, and what an exit rule makes of it."""
+    lines: list[RenderableType] = [
         f"loss {result['loss']:.4f} ± {result['loss_standard_error']:.4f} nats "
         f"({result['bits_per_byte']:.4f} bits per byte) on {result['validation_tokens']:,} tokens"
     ]
+    return [*lines, exit_rule(result["exit"])] if "exit" in result else lines
+
+
+def exit_rule(found: Result) -> str:
+    """What scoring with an exit rule loses and saves, in two lines."""
+    depth = found["uniform_depth_of_equal_loss"]
+    if depth is None:
+        against = f"no uniform depth up to {found['full_depth']} has a loss as low"
+    else:
+        against = (
+            f"{depth} loops for every token have a loss as low: of their FLOPs "
+            f"{found['flops_over_uniform_depth']:.2f}, of their seconds "
+            f"{found['seconds_over_uniform_depth']:.2f}"
+        )
+    return (
+        f"exit {found['rule']}: {found['loss']:.4f} nats, "
+        f"{found['over_full_depth']:+.4f} ± {1.96 * found['over_full_depth_standard_error']:.4f} "
+        f"over {found['full_depth']} loops; {found['mean_loops']:.2f} loops in the mean, "
+        f"{found['tokens_per_second']:.3g} tokens/s, {found['flops_over_full_depth']:.2f} of the "
+        f"FLOPs and {found['seconds'] / found['full_depth_seconds']:.2f} of the seconds of full "
+        f"depth\n{against}"
+    )
 
 
 def depth(result: Result) -> list[RenderableType]:

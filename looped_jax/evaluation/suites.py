@@ -8,6 +8,7 @@ from rich.console import RenderableType
 from looped_jax.evaluation import shown
 from looped_jax.evaluation.convergence import convergence_suite
 from looped_jax.evaluation.depth import depth_suite
+from looped_jax.evaluation.exits.rule_loss import loss_with_exits
 from looped_jax.evaluation.exits.suite import exits_suite
 from looped_jax.evaluation.readout.suite import readout_suite
 from looped_jax.evaluation.trained import Trained
@@ -27,15 +28,21 @@ class Suite(NamedTuple):
 
 
 def loss_suite(trained: Trained) -> dict[str, Any]:
-    """Validation loss at the config's depth: the summary's top-level `loss`."""
+    """Validation loss at the config's depth: the summary's top-level `loss`.
+
+    With an exit rule in the settings also `exit`: what scoring with it loses and saves.
+    """
     result = validation_loss_of_run(trained.run, trained.params, trained.data, trained.mesh)
     result.write_windows(trained.out)
-    return {
+    found: dict[str, Any] = {
         "loss": result.loss,
         "loss_standard_error": result.standard_error,
         "bits_per_byte": result.bits_per_byte,
         "validation_tokens": result.tokens,
     }
+    if trained.settings.exit:
+        found["exit"] = loss_with_exits(trained, trained.settings.exit)
+    return found
 
 
 SUITES: dict[str, Suite] = {

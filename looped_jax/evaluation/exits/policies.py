@@ -166,6 +166,12 @@ def thresholds_of(
         return [-float(run) for run in range(1, min(MOST_RUNS, R - 1) + 1)]
     if policy.thresholds == "fixed":
         return [0.0]
+    return calibrated_thresholds(calibration_RN)
+
+
+def calibrated_thresholds(calibration_RN: np.ndarray) -> list[float]:
+    """Thresholds on a signal whose mean exit loop comes nearest to 1.5, 1.5·√2, 3, … up to R."""
+    R = len(calibration_RN)
     finite = calibration_RN[:-1][np.isfinite(calibration_RN[:-1])]
     candidates = np.unique(np.quantile(finite, np.linspace(0, 1, 201)).astype(np.float32))
     depths = np.array([exit_loops(calibration_RN, x).mean() for x in candidates])

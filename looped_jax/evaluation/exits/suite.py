@@ -10,8 +10,12 @@ import pandas as pd
 from jax.sharding import Mesh
 
 from looped_jax import parallel
+from looped_jax.adaptive.calibration import FILE
+from looped_jax.adaptive.rule import INJECTIONS
+from looped_jax.adaptive.signals import SIGNALS
 from looped_jax.errors import UserError
 from looped_jax.evaluation import depth
+from looped_jax.evaluation.exits.calibrate import calibrate
 from looped_jax.evaluation.exits.frontier import Frontier, Point, flops_of_exits
 from looped_jax.evaluation.exits.policies import (
     Policy,
@@ -39,6 +43,7 @@ def exits_suite(trained: Trained) -> dict[str, Any]:
     """Loss, loops and FLOPs of every policy, threshold and carry, on the same text.
 
     The first half of the windows fits the probe and chooses thresholds, the second half is scored.
+    Rules that can be run are measured as they run and kept in exits.json (see calibrate.py).
     The summary's part holds points and comparisons with their intervals; exits.parquet in the run
     folder has a row for each point and window (sums over its tokens).
     """
@@ -75,6 +80,13 @@ def exits_suite(trained: Trained) -> dict[str, Any]:
     bootstrap = Bootstrap(text, settings.resamples, settings.seed)
     frontier = Frontier(points, loops.nats[-1], bootstrap)
     T = run.data.sequence_length
+    calibrated = None
+    signals_run = [name for name in SIGNALS if not settings.policies or name in settings.policies]
+    if run.model.injection in INJECTIONS and signals_run:
+        most = settings.rule_recurrences(run)
+        calibrated = calibrate(trained, signals_run, fitted.probe, most, calibration, scored)
+        if jax.process_index() == 0:
+            calibrated.write(trained.folder.path)
     return {
         "training": depth.training(trained),
         "recurrences": R,
@@ -87,6 +99,7 @@ def exits_suite(trained: Trained) -> dict[str, Any]:
         "carries": carries,
         "costs": costs_per_token(run.model, T)
         | {"tests": {p.name: p.test_flops_per_token(run.model, T) for p in policies}},
+        "rules": FILE if calibrated else None,
         "probe": _probe_json(fitted, loops, probe_RN),
         "points": frontier.to_json(),
         "at_equal_quality": frontier.at_equal_quality(),
