@@ -30,5 +30,6 @@ def write_untrained_run(path: Path, config: ConfigDict, params: Any = None) -> R
             checkpoints.wait()
         windows_W2 = np.array([[990.0, 100.0]])
         loss = ValidationLoss(9.9, 0.1, bits_per_byte=9.9, tokens=100, windows_W2=windows_W2)
-        folder.write_summary(summarise(run, config_digest, data, loss, {"loss": 9.9}, seconds=1.0))
+        summary = summarise(run, config_digest, data, loss, {"loss": 9.9}, seconds=1.0)
+        folder.write_summary(summary | {"steps": 2})  # the step of the checkpoint
     return folder
