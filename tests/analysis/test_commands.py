@@ -194,7 +194,7 @@ def test_every_published_number_is_compared(compared):
 def test_reproduce_prints_line_by_line(capsys):
     assert main(["reproduce", "schwethelm2026", *QUICK]) == 0
     lines = capsys.readouterr().out.splitlines()
-    (phi,) = [line for line in lines if line.startswith("joint, all 116")]
+    phi = next(line for line in lines if line.startswith("joint, all 116"))
     assert phi.split()[-4:] == ["φ", "0.459", "0.4576", "-0.0014"]
     assert "residuals of the joint law, nats" in lines
     assert any("arXiv:2604.21106" in line for line in lines)
