@@ -91,8 +91,12 @@ def test_what_was_measured_is_said(study, monkeypatch, capsys):
     class Given(types.SimpleNamespace):
         __getitem__ = lambda self, name: types.SimpleNamespace(present=True)
 
-    given = Given(workdir=str(study), data=None, inspect=False, suites=["loss", "depth"])
+    given = Given(
+        workdir=str(study), out=None, inspect=False, again=False, processes=1,
+        suites=["loss", "depth"],
+    )  # fmt: skip
     monkeypatch.setattr(command, "flags", types.SimpleNamespace(FLAGS=given))
+    monkeypatch.setattr(opening, "choice_from_flags", Choice)
     monkeypatch.setattr(
         command, "settings_from_flags", lambda: Settings(depths=(1, 2), resamples=5)
     )
@@ -172,7 +176,9 @@ def test_other_data_has_a_summary_of_its_own(run, other_data):
 
 
 def test_data_with_another_tokenizer_is_refused(run, data):
-    shutil.copy(data.folder / "tokenizer.json", run / "tokenizer.json")
+    folder = RunFolder(run)
+    shutil.copy(data.folder / "tokenizer.json", folder.tokenizer_path)
+    shutil.copy(data.folder / "manifest.json", folder.data_manifest_path)
     with pytest.raises(UserError, match=r"has tokenizer \w{12}; allowed for .*one: \w{12}"):
         command.evaluate(run, ["loss"], QUIET)
 
