@@ -181,7 +181,8 @@ def test_small_noisy_study_works_and_flags(tmp_path):
     low, high = result["bootstrap"]["phi"]["ci95"]
     assert low < result["params"]["phi"] < high
     assert "lost          diverged: loss is nan" in fit_sections.runs(study).text()
-    assert "warning: The intervals from resampled runs: 12 blocks" in warnings(study.warnings).text()
+    said = warnings(study.warnings).text()
+    assert "warning: The intervals from resampled runs: 12 blocks" in said
 
 
 def test_parts_without_enough_runs_are_null_with_a_reason(published):
