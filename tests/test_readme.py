@@ -89,12 +89,12 @@ def chains() -> dict[str, list[str]]:
             continue
         if OF_A_STUDY.search(command) and "--dry_run" not in shortened(command):
             continue
-        of_import, of_analysis = "interchange import" in command, "-m analysis" in command
+        of_import, of_analysis = "runs/theirs" in command, "-m analysis" in command
         parted["import" if of_import else "analysis" if of_analysis else "runs"].append(command)
     return parted
 
 
-@pytest.mark.parametrize(("chain", "least"), [("runs", 8), ("import", 1), ("analysis", 2)])
+@pytest.mark.parametrize(("chain", "least"), [("runs", 8), ("import", 2), ("analysis", 2)])
 def test_every_command_runs_in_order(folder, chain, least):
     for command in chains()[chain]:
         short = shortened(command)
