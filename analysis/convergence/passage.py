@@ -106,11 +106,12 @@ def _scale(fig: Figure, height: float, text: Passage, colours: np.ndarray) -> No
     ax.grid(False)
     ax.set_frame_on(False)
     ax.tick_params(length=2, labelsize=7.5)
-    ax.set_xlabel(f"loop from which KL stays below {text.epsilon:g} nats", fontsize=8)
+    ax.set_xlabel(f"loop from which KL stays below {text.epsilon:g} nats", fontsize=8, loc="left")
     if (text.loops > text.recurrences).any():
         where = ax.transAxes
         ax.text(1.06, 0.5, "framed: not settled", transform=where, color=WARM, fontsize=7.5)
-    fig.text(0.99, 0.06 / height, literal(text.run), ha="right", fontsize=7.5, color=GREY)
+    if fig.get_figwidth() >= PAGE:  # on a phone there is no room beside the scale's label
+        fig.text(0.99, 0.06 / height, literal(text.run), ha="right", fontsize=7.5, color=GREY)
 
 
 def _lines(texts: Sequence[str], most: int) -> list[list[tuple[int, str, int]]]:

@@ -140,7 +140,11 @@ figure { margin: 1.3rem 0; max-width: 860px; }
 figure img { max-width: 100%; display: block; margin: 0 auto; }
 figcaption { font-size: .88rem; margin-top: .35rem; }
 figure.table { max-width: none; } .table figcaption { margin: 0 0 .35rem; }
-.scroll { overflow-x: auto; }
+.scroll { overflow-x: auto; background: linear-gradient(to left, transparent, var(--paper) 24px)
+  left / 48px 100% no-repeat local, linear-gradient(to right, transparent, var(--paper) 24px)
+  right / 48px 100% no-repeat local, linear-gradient(to left, var(--rule), transparent)
+  right / 12px 100% no-repeat; }  /* a shadow where there is more to the right */
+td:last-child:not(.n) { overflow-wrap: anywhere; min-width: 9em; }
 table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .22rem .9rem .22rem 0; border-bottom: 1px solid var(--faint);
          vertical-align: baseline; }

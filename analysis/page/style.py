@@ -209,7 +209,7 @@ def legend(figure: Figure, handles: Sequence[Line2D], beside: bool = False) -> N
         if len(label) > room:
             handle.set_label(f"{label[: room // 2]}…{label[-(room - room // 2 - 1) :]}")
         longest = max(longest, min(len(label), room))
-    per_row = max(1, int(width / (0.55 + longest * CHARACTER)))
+    per_row = max(1, int(width / (0.5 + longest * 0.9 * CHARACTER)))
     rows = -(-len(handles) // per_row)
     figure.legend(handles=handles, loc="outside lower center", ncols=-(-len(handles) // rows))
 

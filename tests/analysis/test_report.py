@@ -252,7 +252,7 @@ def test_nothing_is_written_for_unusable_runs(runs_folder, tmp_path, capsys):
         ("halves: null: 3 budgets", "φ on halves of the budgets – not available: 3 budgets"),
         (
             "joint law: at the edge of the box: log_A, phi",
-            "Joint law: at the edge of the range searched: A, phi",
+            "Joint law: at the edge of the range searched: A, φ",
         ),
     ],
 )

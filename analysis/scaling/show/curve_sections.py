@@ -98,7 +98,8 @@ def allocation(
     table = exponent_table(result, growth)
     if table.rows:
         content.append(table)
-    content += [Text(f"No exponent: {each.refused}.", "note") for each in growth if each.refused]
+    if reasons := [each.refused for each in growth if each.refused]:
+        content.append(Text(f"No exponent: {'; '.join(reasons)}.", "note"))
     beyond = [f"r = {o.r:g}" for o in optima if o.extrapolated.any()]
     if beyond:
         note = f"beyond the widths that were trained for {listed(beyond, 6)}: extrapolated there."

@@ -22,6 +22,8 @@ PARTS = (
     (r"bootstrap", "the intervals from resampled runs"),
 )
 
+SYMBOLS = {"phi": "φ", "alpha": "α", "beta": "β", "gamma": "γ", "psi": "ψ"}
+
 
 def readable(warning: str) -> str:
     """Such as "The law fitted to r = 2 alone is not available: 4 runs cannot …"."""
@@ -32,5 +34,6 @@ def readable(warning: str) -> str:
             break
     text = text.replace(": null: ", " – not available: ")
     text = re.sub(r"\blog_(\w)\b", r"\1", text)
+    text = re.sub(r"\b(phi|alpha|beta|gamma|psi)\b", lambda name: SYMBOLS[name.group()], text)
     text = text.replace("the edge of the box", "the edge of the range searched")
     return text[0].upper() + text[1:] if text[:1].isascii() else text
