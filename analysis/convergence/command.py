@@ -6,8 +6,7 @@ import argparse
 
 from analysis.convergence.section import elastic_depth, settling
 from analysis.page.output import add_output_arguments, deliver
-from analysis.tables.arguments import add_table_arguments, non_negative, read_table, warn
-from analysis.tables.measured import require_measured
+from analysis.tables.arguments import add_table_arguments, non_negative, read_measured
 from analysis.tables.provenance import provenance
 from analysis.tables.suites import parts
 
@@ -45,9 +44,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> None:
     """Read, compare, draw, write, print."""
-    runs = read_table(args)
-    warn(runs)
-    require_measured(runs, parts.Convergence)
+    runs = read_measured(args, parts.Convergence)
     made = (elastic_depth(runs), settling(runs, args.epsilon, args.passage))
     sections = [section for section in made if section is not None]
     document = {"schema": SCHEMA, "depth": [], "saturation_hypothesis": None}

@@ -6,8 +6,7 @@ import argparse
 
 from analysis.exits.section import exits_section
 from analysis.page.output import add_output_arguments, deliver
-from analysis.tables.arguments import add_table_arguments, read_table, warn
-from analysis.tables.measured import require_measured
+from analysis.tables.arguments import add_table_arguments, read_measured
 from analysis.tables.provenance import provenance
 from analysis.tables.suites import parts
 
@@ -30,9 +29,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> None:
     """Read, compare, draw, write, print."""
-    runs = read_table(args)
-    warn(runs)
-    require_measured(runs, parts.Exits)
+    runs = read_measured(args, parts.Exits)
     section = exits_section(runs)
     assert section is not None
     origin = provenance(runs, seed=0, command=args.command).to_json()

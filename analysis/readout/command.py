@@ -6,8 +6,7 @@ import argparse
 
 from analysis.page.output import add_output_arguments, deliver
 from analysis.readout.section import readout_section
-from analysis.tables.arguments import add_table_arguments, read_table, warn
-from analysis.tables.measured import require_measured
+from analysis.tables.arguments import add_table_arguments, read_measured
 from analysis.tables.provenance import provenance
 from analysis.tables.suites import parts
 
@@ -31,9 +30,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> None:
     """Read, compare, draw, write, print."""
-    runs = read_table(args)
-    warn(runs)
-    require_measured(runs, parts.Readout)
+    runs = read_measured(args, parts.Readout)
     section = readout_section(runs)
     assert section is not None
     origin = provenance(runs, seed=0, command=args.command).to_json()

@@ -9,6 +9,7 @@ from pathlib import Path
 from analysis.laws.counting import INJECTIONS
 from analysis.tables.columns import COLUMNS, OTHERS
 from analysis.tables.files import refuse_unwritable
+from analysis.tables.measured import require_measured
 from analysis.tables.runs import RunTable, load_runs
 
 
@@ -63,6 +64,18 @@ def warn(table: RunTable) -> None:
         *(f"{run.run} is left out: {run.reason}" for run in table.dropped),
     ]:
         print(f"warning: {line}", file=sys.stderr)
+
+
+def read_measured(args: argparse.Namespace, schema: type) -> RunTable:
+    """The same, warned about, of runs that the suite of this schema has measured.
+
+    Raises:
+        InputError: it has measured none of them.
+    """
+    table = read_table(args)
+    warn(table)
+    require_measured(table, schema)
+    return table
 
 
 def add_seed_argument(parser: argparse.ArgumentParser) -> None:
