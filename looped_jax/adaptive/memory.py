@@ -1,9 +1,8 @@
-"""What scoring with exits takes, known before anything runs."""
-
-import os
+"""What is free, and what scoring with exits takes, known before anything runs."""
 
 import jax
 import jax.numpy as jnp
+import psutil
 
 from looped_jax.adaptive.rule import Rule
 from looped_jax.adaptive.scoring import ROW_SLACK, STAGES
@@ -16,10 +15,10 @@ MOST_OF_FREE_FOR_SIGNAL = 0.25
 
 def free_bytes() -> int:
     """Memory that the first device has free; a CPU's is what the system says is available."""
-    statistics = jax.devices()[0].memory_stats()
-    if statistics:
+    statistics = jax.local_devices()[0].memory_stats()
+    if statistics and "bytes_limit" in statistics:
         return statistics["bytes_limit"] - statistics["bytes_in_use"]
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return psutil.virtual_memory().available
 
 
 def signal_bytes(model: ModelConfig, rule: Rule, tokens: int) -> int:

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import psutil
 
+from looped_jax.adaptive.memory import MOST_OF_FREE_FOR_SIGNAL
 from looped_jax.errors import UserError
 from looped_jax.model import cache
 from looped_jax.model.cache import KeysValues
@@ -28,8 +28,6 @@ from looped_jax.model.config import ModelConfig
 Array = jax.Array
 
 KINDS = ("every_recurrence", "last_recurrence")
-
-MOST_OF_FREE_FOR_SIGNAL = 0.25
 
 
 class Cache(NamedTuple):
@@ -94,14 +92,6 @@ def check_signal_memory(signal: str, n_bytes: int, free: int) -> None:
             f"exit {signal!r} remembers {_gibibytes(n_bytes)}; allowed: up to a quarter of the "
             f"{_gibibytes(free)} that are free: fewer slots, or an exit that looks at the state"
         )
-
-
-def free_bytes() -> int:
-    """Memory that the first device has free; a CPU's is what the system says is available."""
-    statistics = jax.local_devices()[0].memory_stats()
-    if statistics and "bytes_limit" in statistics:
-        return statistics["bytes_limit"] - statistics["bytes_in_use"]
-    return psutil.virtual_memory().available
 
 
 def _gibibytes(n_bytes: int) -> str:

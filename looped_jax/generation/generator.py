@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from looped_jax.adaptive import memory
 from looped_jax.adaptive.engine import Engine, Request, Size
 from looped_jax.adaptive.exits import Exits
 from looped_jax.adaptive.rule import Rule
@@ -161,7 +162,7 @@ class Generator:
         return [found[row] for row in range(len(prompts))]
 
     def _check_memory(self, plan: Plan) -> None:
-        free = caches.free_bytes()
+        free = memory.free_bytes()
         caches.check_memory(self.model, plan.cache, plan.kept, plan.rows, plan.capacity, free)
         if plan.rule is not None:
             caches.check_signal_memory(plan.rule.signal, signal_bytes(self.model, plan), free)

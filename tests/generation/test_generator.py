@@ -4,9 +4,10 @@ import jax
 import pytest
 
 from looped_jax import parallel
+from looped_jax.adaptive import memory
 from looped_jax.data import tokenizer as tokenizers
 from looped_jax.errors import UserError
-from looped_jax.generation import caches, decoding
+from looped_jax.generation import decoding
 from looped_jax.generation.generator import Generator
 from looped_jax.generation.sampling import Sampling
 from looped_jax.model.boxes import unboxed
@@ -150,12 +151,12 @@ def test_a_row_has_the_seed_of_its_number(generator):
 
 
 def test_a_cache_that_does_not_fit_is_refused(generator, monkeypatch):
-    monkeypatch.setattr(caches, "free_bytes", lambda: 2**14)
+    monkeypatch.setattr(memory, "free_bytes", lambda: 2**14)
     with pytest.raises(
         UserError, match=r"cache of 3 x 2 x 16 tokens = .* GiB; free .*: .* or --cache=last"
     ):
         generator.generate(PROMPTS, exit="change:0.1", slots=2, max_tokens=4)
-    monkeypatch.setattr(caches, "free_bytes", lambda: 2**18)
+    monkeypatch.setattr(memory, "free_bytes", lambda: 2**18)
     with pytest.raises(UserError, match=r"exit 'head_kl' remembers .* GiB; allowed: up to a quar"):
         generator.generate(PROMPTS, exit="head_kl:0.1", slots=2, max_tokens=4)
 
