@@ -12,6 +12,12 @@ import pytest
 # Eight simulated devices, before jax starts a backend; sharding tests need them.
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Compiling tiny programs that run once or twice is nearly all of the suite's time. Without LLVM's
+# optimisation and fused kernels it is a tenth of that. Processes that tests start inherit them.
+# `XLA_FLAGS= launch/test.sh` compiles as users do.
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+)
 
 import jax
 
