@@ -73,7 +73,8 @@ def get_config() -> ConfigDict:
 
     c.evaluation = ConfigDict()
     c.evaluation.every_steps = 0  # validation loss during training; 0: only at the end
-    c.evaluation.batch_size = 32  # sequences per evaluation step, over all devices
+    # Sequences per evaluation step, over all devices; filled up to what divides over them.
+    c.evaluation.batch_size = 32
     c.evaluation.max_windows = 0  # only the first so many windows; 0: all
 
     # Devices: "data" copies parameters, "fsdp" and "tensor" split them; -1 takes what is left.
@@ -138,6 +139,7 @@ _NAMES = {int: "a whole number", float: "a number", str: "a word", bool: "true o
 def isodepth_model(
     *,
     vocab_size: int,
+    vocab_multiple: int = 1,
     width: int,
     head_dim: int,
     effective_layers: int,
@@ -150,6 +152,9 @@ def isodepth_model(
     prelude, core, coda = isodepth_split(effective_layers, ends, recurrences)
     m = ConfigDict()
     m.vocab_size = vocab_size  # V
+    # Embedding and head get rows up to a multiple of this (64 suits matrix units and tensor:N); no
+    # token has the added ones, and the softmax leaves them out.
+    m.vocab_multiple = vocab_multiple
     m.width = width  # D
     m.head_dim = head_dim
     m.heads = m.get_ref("width") // m.get_ref("head_dim")  # H; follows an override of width

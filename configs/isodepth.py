@@ -23,7 +23,7 @@ from configs import base
 EFFECTIVE_LAYERS, ENDS = 20, 2
 WIDTH_PER_SIZE = 64
 HEAD_DIM = 128
-VOCABULARY = 32_064  # 32,001 tokens, the rows of both tables filled up to a multiple of 64
+VOCABULARY, VOCABULARY_MULTIPLE = 32_001, 64  # 32,064 rows in both tables
 SEQUENCE_LENGTH = 2048
 BATCH_SIZE = 128  # sequences a step: 262,144 tokens
 RATE = 0.014
@@ -93,8 +93,8 @@ def model(r: int, s: int, injection: str) -> ConfigDict:
     """The model of one recurrence and size."""
     width = WIDTH_PER_SIZE * s
     m = base.isodepth_model(
-        vocab_size=VOCABULARY, width=width, head_dim=HEAD_DIM, effective_layers=EFFECTIVE_LAYERS,
-        ends=ENDS, recurrences=r, max_length=SEQUENCE_LENGTH, injection=injection,
+        vocab_size=VOCABULARY, vocab_multiple=VOCABULARY_MULTIPLE, width=width, head_dim=HEAD_DIM,
+        effective_layers=EFFECTIVE_LAYERS, ends=ENDS, recurrences=r, max_length=SEQUENCE_LENGTH, injection=injection,
     )  # fmt: skip
     m.remat = "layer"
     m.compute_dtype = "bfloat16"

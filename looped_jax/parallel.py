@@ -159,6 +159,12 @@ def check_batch(mesh: Mesh, section: str, batch_size: int, microbatches: int = 1
         )
 
 
+def filled_up(mesh: Mesh, batch_size: int) -> int:
+    """The next number of rows that divides over data and fsdp."""
+    ways = mesh.shape["data"] * mesh.shape["fsdp"]
+    return -(-batch_size // ways) * ways
+
+
 def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     """Rows of a global batch that this process feeds: those that its devices hold, ascending.
 

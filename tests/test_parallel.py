@@ -66,6 +66,11 @@ def test_a_batch_has_to_divide():
         parallel.check_batch(mesh(), "data", 8, microbatches=3)
 
 
+@pytest.mark.parametrize(("rows", "filled"), [(1, 4), (4, 4), (6, 8)])
+def test_rows_are_filled_up(rows, filled):
+    assert parallel.filled_up(mesh(), rows) == filled
+
+
 def test_constraints_hold_inside_the_block():
     """Without the mesh or the table flax drops them silently."""
     constrained = lambda x: nn.with_logical_constraint(x, ("batch", "length"))

@@ -10,6 +10,7 @@ from looped_jax.model.config import ModelConfig
 
 # What a checkpoint says nothing about and does not change what the model computes at inference.
 OF_TRAINING: dict[str, Any] = {
+    "vocab_multiple": 1,
     "backprop_recurrences": 0,
     "dropout": 0.0,
     "init": "normal",

@@ -80,11 +80,21 @@ def export_run(
             write_json(aside / EXPORT_CONFIG, content)
         else:
             write = PUBLISHED[layout].export
-            files = write(aside, run.model, params, restored.step, shard_bytes)
+            files = write(aside, run.model, of_vocabulary(run.model, params), restored.step,
+                          shard_bytes)  # fmt: skip
         if tokenizer is not None:
             shutil.copyfile(tokenizer[0], aside / TOKENIZER)
     say(f"wrote step {restored.step} into {len(files)} files in {out}")
     return [out / file.name for file in files]
+
+
+def of_vocabulary(model: ModelConfig, params: Any) -> Any:
+    """The parameters without rows that fill the tables up: a layout pads in its own way."""
+    cut = dict(params)
+    cut["embed"] = {"embedding": params["embed"]["embedding"][: model.vocab_size]}
+    if "head" in params:
+        cut["head"] = {"kernel": params["head"]["kernel"][:, : model.vocab_size]}
+    return cut
 
 
 def check_fits(model: ModelConfig, layout: str) -> None:

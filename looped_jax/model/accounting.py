@@ -3,7 +3,7 @@
 XLA's own cost analysis counts a loop body once and is no substitute. A multiply-add is 2 FLOPs;
 training counts forward + backward = 3 x forward; recomputed activations are not counted (the count
 is of the model, not of the implementation). Attention is counted over the full T x T square, as the
-published counts do (arXiv:2604.21106).
+published counts do (arXiv:2604.21106), and the head over all rows of its table.
 """
 
 import dataclasses
@@ -114,7 +114,7 @@ def train_flops_per_token(
 def readout_flops_per_token(config: ModelConfig, length: int) -> float:
     """Forward FLOPs of coda and head: what one look at an intermediate loop's output costs."""
     parameters = count_parameters(config)
-    head = config.vocab_size * config.width
+    head = config.vocab_rows * config.width
     attention = 4 * length * config.attention_width * config.coda_layers
     return 2 * (parameters.coda + head) + attention
 
@@ -124,7 +124,7 @@ def _forward_parts(config: ModelConfig, length: int) -> tuple[int, int]:
     parameters = count_parameters(config)
     attention_layer = 4 * length * config.attention_width
     ends = config.prelude_layers + config.coda_layers
-    head = config.vocab_size * config.width
+    head = config.vocab_rows * config.width
     once = 2 * (parameters.prelude + parameters.coda + head) + attention_layer * ends
     injection = parameters.n_inject
     if config.injection == "hyperconnect":

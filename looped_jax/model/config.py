@@ -46,6 +46,7 @@ class ModelConfig:
     """
 
     vocab_size: Annotated[int, Bounds(least=2)]
+    vocab_multiple: Count
     width: Count
     heads: Count
     head_dim: Count
@@ -102,6 +103,11 @@ class ModelConfig:
             of another type or out of bounds.
         """
         return from_tree(cls, tree, "model")
+
+    @property
+    def vocab_rows(self) -> int:
+        """Rows of the embedding and the head: the vocabulary and what fills it up."""
+        return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
 
     @property
     def attention_width(self) -> int:

@@ -32,7 +32,7 @@ class LoopedLM(nn.Module):
         c = self.config
         table = nn.initializers.normal(c.embedding_init_std)
         self._embedding = nn.Embed(
-            c.vocab_size,
+            c.vocab_rows,
             c.width,
             embedding_init=nn.with_logical_partitioning(table, ("vocab", "embed")),
             name="embed",
@@ -58,7 +58,7 @@ class LoopedLM(nn.Module):
             self._final_norm = RMSNorm(c.norm_epsilon, name="final_norm")
         if not c.tied_head:
             init = nn.initializers.normal(c.head_init_std)
-            self._head = Kernel((c.width, c.vocab_size), init, ("embed", "vocab"), name="head")
+            self._head = Kernel((c.width, c.vocab_rows), init, ("embed", "vocab"), name="head")
 
     def embed(self, tokens_BT: Array, positions_BT: Array | None = None) -> Array:
         """Token (and learned position) embeddings (B, T, D) in the compute dtype.
@@ -171,8 +171,10 @@ class LoopedLM(nn.Module):
         return norm(h_BTD)
 
     def head_kernel(self) -> Array:
-        """The unembedding (D, V), float32."""
-        return self._embedding.embedding.T if self.config.tied_head else self._head()
+        """The unembedding (D, V), float32, without what fills the table up to `vocab_rows`."""
+        c = self.config
+        kernel = self._embedding.embedding.T if c.tied_head else self._head()
+        return kernel[:, : c.vocab_size]
 
     def readout(self, h_BTD: Array, *, last: bool = True) -> Array:
         """Logits (B, T, V) in float32, softcapped as the config says."""

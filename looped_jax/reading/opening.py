@@ -85,8 +85,7 @@ def mesh_for(run: RunConfig, folder: RunFolder, text: str | None) -> Mesh:
 
 def on_mesh(run: RunConfig, mesh: Mesh) -> RunConfig:
     """The run with its evaluation batch rounded up to what the mesh divides."""
-    ways = mesh.shape["data"] * mesh.shape["fsdp"]
-    batch_size = -(-run.evaluation.batch_size // ways) * ways
+    batch_size = parallel.filled_up(mesh, run.evaluation.batch_size)
     evaluation = dataclasses.replace(run.evaluation, batch_size=batch_size)
     return dataclasses.replace(run, evaluation=evaluation)
 

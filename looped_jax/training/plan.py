@@ -87,7 +87,6 @@ def plan(run: RunConfig) -> Plan:
     """
     mesh = mesh_of_run(run)
     parallel.check_batch(mesh, "data", run.data.batch_size, run.data.microbatches)
-    parallel.check_batch(mesh, "evaluation", run.evaluation.batch_size)
     state = states.abstract_state(run.model, states.make_optimizer(run.optimizer.rule), mesh)
     memory = lower_step(run, mesh).compile().memory_analysis()
     if memory is None:

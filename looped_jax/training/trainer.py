@@ -169,7 +169,6 @@ def _train(
     started_on = processes.on_process_0(folder.started_on)
     mesh = mesh_of_run(run, started_on)
     parallel.check_batch(mesh, "data", run.data.batch_size, run.data.microbatches)
-    parallel.check_batch(mesh, "evaluation", run.evaluation.batch_size)
     optimizer = states.make_optimizer(run.optimizer.rule)
     schedule, _ = states.make_schedule(run)
     with ExitStack() as stack:

@@ -105,7 +105,7 @@ def validation_loss_of_run(
     return validation_loss(
         run.model, params, data, mesh,
         sequence_length=run.data.sequence_length,
-        batch_size=run.evaluation.batch_size,
+        batch_size=parallel.filled_up(mesh, run.evaluation.batch_size),
         max_windows=run.evaluation.max_windows,
         chunk=run.loss.chunk,
         recurrences=run.model.recurrences,

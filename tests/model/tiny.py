@@ -11,6 +11,7 @@ from looped_jax.model.config import ModelConfig
 # The iso-depth family (arXiv:2604.21106), linear injection: 1 - 2 x 3 - 1.
 BASE: dict[str, Any] = {
     "vocab_size": 40,
+    "vocab_multiple": 1,
     "width": 32,
     "heads": 2,
     "head_dim": 16,
