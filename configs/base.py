@@ -86,6 +86,9 @@ def get_config() -> ConfigDict:
     # JAX_PROCESS_ID.
     c.processes.count = 1
     c.processes.connect_seconds = 300  # after which they give up waiting for each other
+    # When no step ends for so long, compiling and saving included, the run hangs: it is ended as
+    # failed, on all processes. 0: never.
+    c.processes.stall_minutes = 60.0
     return c
 
 

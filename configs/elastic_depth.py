@@ -98,6 +98,7 @@ def huginn(*, mean: int, depth: str) -> ConfigDict:
     c.data.folder = "data/pretraining"
     c.data.sequence_length = 4096
     c.data.batch_size = 4096  # 16.8M tokens a step
+    c.data.microbatches = 32  # of one sequence a device on 128 devices
     c.budget.tokens = 8e11
     c.model = model(
         vocab_size=65536, width=5280, heads=55, mlp_hidden=17920, layers=(2, 4, 2), mean=mean,

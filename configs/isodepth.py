@@ -94,7 +94,8 @@ def model(r: int, s: int, injection: str) -> ConfigDict:
     width = WIDTH_PER_SIZE * s
     m = base.isodepth_model(
         vocab_size=VOCABULARY, vocab_multiple=VOCABULARY_MULTIPLE, width=width, head_dim=HEAD_DIM,
-        effective_layers=EFFECTIVE_LAYERS, ends=ENDS, recurrences=r, max_length=SEQUENCE_LENGTH, injection=injection,
+        effective_layers=EFFECTIVE_LAYERS, ends=ENDS, recurrences=r, max_length=SEQUENCE_LENGTH,
+        injection=injection,
     )  # fmt: skip
     m.remat = "layer"
     m.compute_dtype = "bfloat16"

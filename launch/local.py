@@ -140,6 +140,9 @@ class LocalBackend:
             return [worker.end_run("interrupted", "stopped without a checkpoint of its last steps")]
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited {status}"
         reason = f"its process {how}"
+        told = worker.run.folder.readable_status()
+        if told is not None and told.state == "failed":
+            return [worker.end_run("failed", told.reason)]
         # Somebody else who holds the folder by now writes the status there.
         with contextlib.suppress(UserError), worker.run.folder.lock():
             worker.run.folder.set_status("failed", reason=reason)

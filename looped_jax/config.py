@@ -172,6 +172,7 @@ class EvaluationConfig:
 class ProcessesConfig:
     count: Count
     connect_seconds: Count
+    stall_minutes: PositiveOrZero
 
 
 @dataclasses.dataclass(frozen=True)

@@ -100,6 +100,14 @@ def telling(
         _group.report(" ".join(f"{type(error).__name__}: {error}".split()))
 
 
+def end(reason: str) -> NoReturn:
+    """Ends the run's processes at once, from any thread, as after a failure of this one."""
+    if _group is not None:
+        _group.report(reason)
+    _speak(reason)
+    _end()
+
+
 class _First:
     """Process 0: hears the others, and speaks for all."""
 

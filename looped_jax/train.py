@@ -12,6 +12,7 @@ trains nothing and says what a run takes on that many devices: parameters, FLOPs
 
 import contextlib
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,11 @@ def define_flags() -> None:
         "no: refuse to start where there is one, or a finished run.",
     )  # fmt: skip
     flags.DEFINE_bool("plan", False, "Compile, say what the run will take, and end.")
+    flags.DEFINE_float(
+        "device_memory", None,
+        "Bytes of memory of a device, for --plan to say what would fit (80e9: H100). Default: what "
+        "the devices say; simulated ones say nothing.",
+    )  # fmt: skip
     flags.mark_flag_as_required("config")
 
 
@@ -50,8 +56,11 @@ def main(_: list[str]) -> int:
     values = flags.FLAGS
     if values.plan:
         cpu_devices.use_cores()
-        print(plan(resolve(values.config)).table())
+        say = lambda text: print(text, file=sys.stderr, flush=True)
+        print(plan(resolve(values.config), values.device_memory, say).table())
         return 0
+    if values.device_memory is not None:
+        raise UserError(f"--device_memory={values.device_memory:g} without --plan; allowed with it")
     if values.workdir is None:
         raise UserError("--workdir is missing; required: the run folder, or --plan")
     of_run = resolve(values.config).processes

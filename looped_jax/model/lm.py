@@ -72,7 +72,10 @@ class LoopedLM(nn.Module):
         T = tokens_BT.shape[1]
         if c.max_length < T:
             raise ValueError(f"sequence of {T} tokens; allowed: model.max_length = {c.max_length}")
-        x_BTD = self._embedding(tokens_BT) * c.embedding_scale
+        # Whole rows on every device, as any other parameter that fsdp splits: looked up in pieces,
+        # their gradient would be gathered from all sequences.
+        table_VD = nn.with_logical_constraint(self._embedding.embedding, ("vocab", "width"))
+        x_BTD = jnp.take(table_VD, tokens_BT, axis=0) * c.embedding_scale
         if c.positions == "learned":
             places = jnp.arange(T)[None] if positions_BT is None else positions_BT
             x_BTD = x_BTD + self._positions(places)

@@ -3,16 +3,18 @@
 The step is compiled for the config's mesh and nothing is allocated, so devices may be simulated
 (`JAX_PLATFORMS=cpu JAX_NUM_CPU_DEVICES=64`) and no data need be there. On them the bytes that
 lie on a device between steps are exact; the temporary ones are those of the platform's compiler.
+With the memory of a device the plan also says what would fit.
 """
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from looped_jax import parallel
 from looped_jax.config import RunConfig
@@ -20,8 +22,14 @@ from looped_jax.cpu_devices import mesh_of_run
 from looped_jax.errors import UserError
 from looped_jax.model.accounting import Parameters, count_parameters
 from looped_jax.training import state as states
+from looped_jax.training.fitting import Fitting, find_fitting, largest_batch
 from looped_jax.training.start.data import describe_epochs, open_data
 from looped_jax.training.step import lower_step
+
+CPU_TEMPORARIES = """\
+The temporary bytes are those of the CPU's compiler. What it does not tell of accelerators: it
+computes bfloat16 in float32, keeps the T x T attention weights of a layer that fused attention
+never forms, and counts neither buffers of collectives nor what a GPU's allocator sets aside."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +45,7 @@ class Plan:
         are gradients and activations.
       peak_bytes: their sum, with the program and what the step returns: the most at one time.
       text: how much training text there is, and how often the run sees it.
+      fits: whether it fits into the memory of a device, and what would; "" where that is unknown.
     """
 
     run: RunConfig
@@ -46,6 +55,7 @@ class Plan:
     bytes_per_device: Mapping[str, int]
     peak_bytes: int
     text: str
+    fits: str
 
     def table(self) -> str:
         """All numbers as lines of plain text."""
@@ -75,32 +85,67 @@ class Plan:
             _line("bytes per device, at the peak", _size(self.peak_bytes)),
             *(_line(f"  {part}", _size(size)) for part, size in self.bytes_per_device.items()),
         ]
+        if self.fits:
+            lines += ["", self.fits]
+        if self.device_kind == "cpu":
+            lines += ["", CPU_TEMPORARIES]
         return "\n".join(lines)
 
 
-def plan(run: RunConfig) -> Plan:
+def plan(
+    run: RunConfig, memory_bytes: float | None = None, say: Callable[[str], None] = lambda _: None
+) -> Plan:
     """Compiles the run's step, without running it, and counts.
+
+    Args:
+      memory_bytes: of a device; None for what the devices themselves say, if they do.
+      say: hears of every further program that is compiled to find what fits.
 
     Raises:
       UserError: the mesh is not for these devices, parameters or batch do not divide over it, or
         the devices' compiler does not say what memory a program takes.
     """
     mesh = mesh_of_run(run)
+    held = bytes_between_steps(run, mesh)
+    peak, temporary = _compiled_bytes(run, mesh)
+    if memory_bytes is None:
+        memory_bytes = (mesh.devices.flat[0].memory_stats() or {}).get("bytes_limit")
+    return Plan(
+        run,
+        count_parameters(run.model),
+        dict(mesh.shape),
+        mesh.devices.flat[0].device_kind,
+        {**held, "temporary": temporary},
+        peak,
+        _describe_text(run),
+        "" if memory_bytes is None else _describe_fit(run, mesh, memory_bytes, peak, say),
+    )
+
+
+def bytes_between_steps(run: RunConfig, mesh: Mesh) -> dict[str, int]:
+    """Bytes on every device by part, exactly: what is there before a step and after it.
+
+    Nothing is compiled, and the mesh may be an abstract one.
+
+    Raises:
+      UserError: parameters or batch do not divide over the mesh.
+    """
     parallel.check_batch(mesh, "data", run.data.batch_size, run.data.microbatches)
     state = states.abstract_state(run.model, states.make_optimizer(run.optimizer.rule), mesh)
-    memory = lower_step(run, mesh).compile().memory_analysis()
-    if memory is None:
-        raise UserError(f"the compiler for {jax.default_backend()} says nothing of memory")
-    if memory is None:
-        kind = mesh.devices.flat[0].device_kind
-        raise UserError(f"devices {kind!r} do not say what memory a program takes")
     tokens = (run.data.batch_size, run.data.sequence_length + 1)
-    of_parts = {
+    return {
         "parameters": _bytes_on_a_device(state.params),
         "optimiser state": _bytes_on_a_device(state.optimizer),
         "batch": math.prod(parallel.rows(mesh).shard_shape(tokens)) * np.dtype(np.int32).itemsize,
-        "temporary": memory.temp_size_in_bytes,
     }
+
+
+def _compiled_bytes(run: RunConfig, mesh: Mesh) -> tuple[int, int]:
+    """(All bytes at the peak, those of them that are temporary) of the compiled step."""
+    memory = lower_step(run, mesh).compile().memory_analysis()
+    if memory is None:
+        kind = mesh.devices.flat[0].device_kind
+        raise UserError(f"devices {kind!r} do not say what memory a program takes")
     # The new state takes the place of the old one: outputs that are aliased count once.
     peak = (
         memory.argument_size_in_bytes
@@ -109,14 +154,32 @@ def plan(run: RunConfig) -> Plan:
         + memory.temp_size_in_bytes
         + memory.generated_code_size_in_bytes
     )
-    return Plan(
-        run,
-        count_parameters(run.model),
-        dict(mesh.shape),
-        mesh.devices.flat[0].device_kind,
-        of_parts,
-        peak,
-        _describe_text(run),
+    return peak, memory.temp_size_in_bytes
+
+
+def _describe_fit(
+    run: RunConfig, mesh: Mesh, memory_bytes: float, peak: int, say: Callable[[str], None]
+) -> str:
+    """Whether the run fits, and what would."""
+    share = f"{_size(peak)} of {_size(memory_bytes)} a device"
+
+    def peak_of(tried: RunConfig) -> int:
+        data = tried.data
+        say(f"compiling: {data.batch_size} sequences in {data.microbatches} microbatches on mesh "
+            f"{tried.mesh}")  # fmt: skip
+        return _compiled_bytes(tried, mesh_of_run(tried))[0]
+
+    if peak <= memory_bytes:
+        largest = largest_batch(Fitting(run, peak), memory_bytes, peak_of)
+        return (
+            f"it fits: {share}\nlargest batch that fits, by doubling: "
+            f"{largest.run.data.batch_size:,} sequences, {_size(largest.peak_bytes)}"
+        )
+    found = find_fitting(run, dict(mesh.shape), memory_bytes, peak_of)
+    if found is None:
+        return f"it does not fit: {share}; nor does one sequence a device on any mesh of them"
+    return (
+        f"it does not fit: {share}\nit would with {found.overrides(run)}: {_size(found.peak_bytes)}"
     )
 
 

@@ -48,6 +48,7 @@ from looped_jax.training.start.data import (
 from looped_jax.training.start.parameters import begin_with
 from looped_jax.training.step import train_step
 from looped_jax.training.validation import ValidationLoss, validation_loss_of_run
+from looped_jax.training.watchdog import Watchdog
 
 # What became of the parameters of the run that this one began with: see `start.parameters`.
 INIT_FROM = "init_from.json"
@@ -200,7 +201,8 @@ def _train(
             keep_with_run(data, folder)
             provenance.note_start(folder, provenance.circumstances(mesh), begin.step)
         stop.check(begin.step)
-        loop = _Loop(run, data, mesh, schedule, checkpoints, begin.clock, folder, stop)
+        watchdog = stack.enter_context(Watchdog(run.processes.stall_minutes, peers.end))
+        loop = _Loop(run, data, mesh, schedule, checkpoints, begin.clock, folder, stop, watchdog)
         # Told before the checkpoints are closed, which may wait for the other processes.
         with peers.telling(
             agreed=(Interrupted, Diverged), without_traceback=(OSError, SaveFailed, UserError)
@@ -278,6 +280,7 @@ class _Loop:
     clock: Clock
     folder: RunFolder
     stop: StopRequest
+    watchdog: Watchdog
 
     def run(self, state: states.TrainState, begin: _Begin, display: Display) -> states.TrainState:
         """Runs the steps that are left; what is saved after a step can be gone on from exactly."""
@@ -307,6 +310,7 @@ class _Loop:
                 batch = parallel.global_batch(next(batches), self.mesh)
                 trace.before(step)
                 state, values = step_fn(state, batch, self.schedule, seed)
+                self.watchdog.advance(step)
                 progress.say("")
                 trace.after(step, values)
                 if _due(step, run.log.every_steps) or step == total:
@@ -330,9 +334,12 @@ class _Loop:
 
     def validate(self, params: Any, step: int) -> ValidationLoss:
         """Loss on the held-out text at the config's depth. Raises Interrupted, between batches."""
-        return validation_loss_of_run(
-            self.run_config, params, self.data, self.mesh, lambda: self.stop.check(step)
-        )
+
+        def after_batch() -> None:
+            self.watchdog.advance(step)
+            self.stop.check(step)
+
+        return validation_loss_of_run(self.run_config, params, self.data, self.mesh, after_batch)
 
     def _asked_to_stop(self, step: int) -> Interrupted | None:
         number = self.stop.poll()
