@@ -65,3 +65,12 @@ def _script(study: Study, layout: Layout, jobs: int, out: Path, resources: Resou
         )
         .rstrip()
     )
+
+
+def most_gpus(study: Study, resources: Resources) -> int:
+    """GPUs of a job, on all its nodes; of the largest where runs differ; 1 where none is asked for.
+
+    Raises:
+      UserError: the resources do not fit a run.
+    """
+    return max(layout_of(run, resources).nodes for run in study.runs) * max(1, resources.gpus)

@@ -37,7 +37,7 @@ from launch.local import LocalBackend
 from launch.machine import worker_environments
 from launch.resources import Resources, resources_from_flags
 from launch.slurm import Job, SlurmBackend
-from launch.slurm_preview import describe_jobs
+from launch.slurm_preview import describe_jobs, most_gpus
 from launch.snapshot import Snapshot, snapshot
 from launch.study import PlannedRun, Study, group_by_shape, load_study, refuse_strangers, write_plan
 from launch.table import results_table
@@ -292,8 +292,8 @@ def _refuse_options_of_another_backend() -> None:
                 )
 
 
-def _rate_of_a_job(asked: Resources) -> float | None:
-    """FLOP/s of one job, as far as the flags tell."""
+def _rate_of_a_job(study: Study, asked: Resources) -> float | None:
+    """FLOP/s of a job, as far as the flags tell; of the largest where runs differ in processes."""
     given = flags.FLAGS
     if (given.peak_flops is None) != (given.share is None):
         one, other = sorted(("peak_flops", "share"), key=lambda name: given[name].value is None)
@@ -305,7 +305,7 @@ def _rate_of_a_job(asked: Resources) -> float | None:
             f"--peak_flops={given.peak_flops:g} --share={given.share:g}; allowed: above 0, and a "
             "share up to 1"
         )
-    return given.peak_flops * given.share * max(1, asked.gpus) * (asked.nodes or 1)
+    return given.peak_flops * given.share * most_gpus(study, asked)
 
 
 def main(argv: list[str]) -> int:
@@ -325,7 +325,7 @@ def main(argv: list[str]) -> int:
     asked = resources_from_flags()
     by_shape = given.slurm_job == "shape"
     if given.dry_run:
-        _say(console, describe_plan(study, asked.at_once, False, _rate_of_a_job(asked)))
+        _say(console, describe_plan(study, asked.at_once, False, _rate_of_a_job(study, asked)))
         if given.peak_flops is not None:
             hours = study.flops / (given.peak_flops * given.share) / 3600
             _say(console, f"{hours:,.0f} GPU-hours at {given.share:.0%} of {given.peak_flops:.3g} "

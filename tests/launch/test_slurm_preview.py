@@ -1,7 +1,7 @@
 import pytest
 
 from launch.resources import Resources
-from launch.slurm_preview import describe_jobs
+from launch.slurm_preview import describe_jobs, most_gpus
 from launch.study import load_study
 from looped_jax.errors import UserError
 from tests.launch.sweeps import PLANNED
@@ -37,3 +37,10 @@ def test_resources_that_do_not_fit_are_refused(tmp_path):
     study = load_study(PLANNED, tmp_path, changes=["--config.processes.count=3"])
     with pytest.raises(UserError, match=r"r1_100: processes.count = 3 with --slurm_tasks=1 on 2"):
         describe_jobs(study, [study.runs], tmp_path, Resources(nodes=2))
+
+
+def test_gpus_of_nodes_that_follow_from_the_processes(tmp_path):
+    """Nobody gave --slurm_nodes: two processes, one on each node."""
+    study = load_study(PLANNED, tmp_path, changes=["--config.processes.count=2"])
+    assert most_gpus(study, Resources(gpus=8)) == 16
+    assert most_gpus(load_study(PLANNED, tmp_path), GPUS) == 8
