@@ -1,13 +1,13 @@
 """Ends a run that hangs: a collective that waits for ever holds its devices, and says nothing."""
 
 import faulthandler
-import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import Self
 
 MOST_SECONDS_BETWEEN_LOOKS = 10.0
+STANDARD_ERROR = 2  # its descriptor
 
 
 class Watchdog:
@@ -60,6 +60,6 @@ class Watchdog:
             reason = self.look(time.monotonic())
             if reason is not None:
                 # Where every thread stands, for whoever looks for the cause.
-                faulthandler.dump_traceback(sys.__stderr__)
+                faulthandler.dump_traceback(STANDARD_ERROR)
                 self._end(reason)
                 return
