@@ -9,7 +9,7 @@
 :func:`fit_study` makes everything that ``python -m analysis fit`` prints.
 """
 
-from analysis import missing_package as missing_package  # first: it tells what the others lack
+# The first, since it tells which package the others lack.
 from analysis.errors import AnalysisError, InputError, NotIdentifiedError
 from analysis.laws.catalogue import LAWS
 from analysis.laws.counting import Injection, book_injection

@@ -9,10 +9,8 @@ import sys
 from collections.abc import Sequence
 
 from analysis import report
-from analysis.convergence import command as convergence_command
 from analysis.errors import AnalysisError
-from analysis.exits import command as exits_command
-from analysis.readout import command as readout_command
+from analysis.measurements import MEASUREMENTS
 from analysis.scaling.commands import allocate as allocate_command
 from analysis.scaling.commands import compare as compare_command
 from analysis.scaling.commands import fit as fit_command
@@ -21,7 +19,7 @@ from analysis.scaling.commands import predict as predict_command
 from analysis.scaling.commands import reproduce
 from analysis.training import command as training_command
 
-#: Modules with ``add_parser(subparsers)`` that registers a command and its ``run(args)``.
+#: What has ``add_parser(subparsers)``, which registers a command and its ``run(args)``.
 COMMANDS = (
     fit_command,
     isoflop_command,
@@ -29,9 +27,7 @@ COMMANDS = (
     predict_command,
     compare_command,
     training_command,
-    convergence_command,
-    exits_command,
-    readout_command,
+    *MEASUREMENTS,
     report,
     reproduce,
 )
@@ -44,8 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m analysis", description="Scaling laws and measurements of looped models."
     )
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in COMMANDS:
-        module.add_parser(subparsers)
+    for command in COMMANDS:
+        command.add_parser(subparsers)
     args = parser.parse_args(argv)
     args.command = shlex.join(["python", "-m", "analysis", *argv])
     for stream in (sys.stdout, sys.stderr):

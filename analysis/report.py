@@ -1,7 +1,6 @@
 """``python -m analysis report``: one self-contained page about a folder of runs.
 
-Sections about other measurements than the loss plug in through MEASUREMENTS: a function that looks
-at the runs and returns a Section, or None when they do not hold its data.
+Sections about other measurements than the loss plug in through ``measurements``.
 """
 
 from __future__ import annotations
@@ -11,16 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from analysis.convergence import section as convergence_sections
 from analysis.errors import AnalysisError, NotIdentifiedError
-from analysis.exits.section import exits_section
+from analysis.measurements import SECTIONS
 from analysis.page.characters import csv
 from analysis.page.html import page
 from analysis.page.numbers import scientific
 from analysis.page.output import add_output_arguments, write_figures, write_tables
 from analysis.page.section import Section, Text
 from analysis.page.table import Column, Table
-from analysis.readout.section import readout_section
 from analysis.scaling.allocation import allocate
 from analysis.scaling.bootstrap import UNITS
 from analysis.scaling.commands.arguments import add_fit_arguments
@@ -34,16 +31,6 @@ from analysis.tables.arguments import add_seed_argument, add_table_arguments, re
 from analysis.tables.files import dumps, write_text
 from analysis.tables.provenance import Provenance, provenance
 from analysis.tables.runs import RunTable
-from analysis.training.section import training
-
-Measurement = Callable[[RunTable], Section | None]
-MEASUREMENTS: Sequence[Measurement] = (
-    training,
-    convergence_sections.elastic_depth,
-    convergence_sections.settling,
-    exits_section,
-    readout_section,
-)
 
 FILES = {
     "fit.json": "the fit at full precision: parameters, intervals, restricted fits, warnings",
@@ -80,7 +67,7 @@ def make_report(
     settings: Settings | None = None,
     *,
     command: str | None = None,
-    measurements: Sequence[Measurement] = MEASUREMENTS,
+    measurements: Sequence[Callable[[RunTable], Section | None]] = SECTIONS,
     show_progress: bool = False,
 ) -> Report:
     """Fit, allocate and describe a study.

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from analysis.convergence.results import Convergence, Elasticity
-from analysis.estimate import Estimate
+from analysis.convergence.results import settled
+from analysis.page.chart import DASHED, STAR, Curve, Panel, Rule, chart, ends
 from analysis.page.style import (
     ACCENT,
     BAND,
@@ -23,128 +24,133 @@ from analysis.page.style import (
     RecurrenceStyle,
     legend,
     literal,
-    named,
     new_figure,
-    panels,
     signed_axis,
     styled,
 )
+from analysis.tables.measured import Measured
 
-MEAN_LINE: dict[str, Any] = {"color": WARM, "linewidth": 1.0, "linestyle": (0, (2, 2))}
+MEAN_LINE: dict[str, Any] = {"color": WARM, **DASHED}
 MEAN_OF_TOKENS: dict[str, Any] = {"color": "black", "linestyle": (0, (5, 2)), "linewidth": 1.1}
 MAX_PANELS = 6
 
 
-@styled
-def elasticity(models: Sequence[Elasticity], width: float = PAGE) -> Figure:
+def at_mean(run: Measured) -> Rule:
+    return Rule(run["training.mean"], style=MEAN_LINE, label="training mean")
+
+
+def elasticity(runs: Sequence[Measured], width: float = PAGE) -> Figure:
     """Loss at every depth, and its difference to the loss at the training mean."""
-    fig, (left, right) = panels(width, 2, 2, 3.2)
-    style = RecurrenceStyle(range(len(models)))
-    for i, model in enumerate(models):
-        loss = [each.value for each in model.loss]
-        left.plot(model.depths, loss, **_few_marks(style(i), model.depths))
-        at_mean = np.interp(model.mean, model.depths, loss)
-        left.plot(model.mean, at_mean, "*", color=style(i)["color"], ms=10, mec="white", mew=0.6)
-        x = model.depths / model.mean
-        low, high = _bounds(model.difference)
-        right.fill_between(x, low, high, color=style(i)["color"], alpha=0.15, linewidth=0)
-        right.plot(x, [each.value for each in model.difference], **style.line(i))
-    for ax in (left, right):
-        ax.set_xscale("log", base=2)
-        ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    right.axhline(0, color=GREY, linewidth=0.8)
-    right.axvline(1, **MEAN_LINE)
-    signed_axis(right.yaxis, 0.003, (0.01, 0.1, 1))
-    right.set_ylim(*_widened([e.value for model in models for e in model.difference]))
-    left.set_xlabel("recurrences")
-    left.set_ylabel("validation loss (nats)")
-    right.set_xlabel("recurrences / training mean")
-    right.set_ylabel("loss − loss at the training mean (nats)")
-    star = Line2D([], [], color=GREY, marker="*", ms=9, ls="none", label="training mean")
-    legend(fig, [*named([model.run for model in models], style), star])
-    return fig
+    style = RecurrenceStyle(range(len(runs)))
+    losses, stars, differences = [], [], []
+    for i, run in enumerate(runs):
+        depths, mean = np.array(run["depths"]), run["training.mean"]
+        loss = [each.value for each in run["loss"]]
+        losses.append(Curve(depths, loss, style(i), run.run))
+        star = {**STAR, "color": style(i)["color"]}
+        stars.append(Curve([mean], [np.interp(mean, depths, loss)], star))
+        found = ends(run["against_mean.difference"])
+        differences.append(Curve(depths / mean, **found, style=style.line(i)))
+
+    def limits(ax: Axes) -> None:
+        values = np.concatenate([curve.y for curve in differences])
+        ax.set_ylim(min(-0.005, 1.5 * values.min()), max(0.005, 1.5 * values.max()))
+
+    def powers_of_two(axis: Axis) -> None:
+        axis.axes.set_xscale("log", base=2)
+        axis.set_major_formatter(lambda value, _: f"{value:g}")
+
+    parts = [
+        Panel([*losses, *stars], "recurrences", "validation loss (nats)", x_ticks=powers_of_two),
+        Panel(
+            differences,
+            "recurrences / training mean",
+            "loss − loss at the training mean (nats)",
+            rules=[Rule(0, "y"), Rule(1, style=MEAN_LINE)],
+            x_ticks=powers_of_two,
+            y_ticks=lambda axis: signed_axis(axis, 0.003, (0.01, 0.1, 1)),
+            finish=limits,
+        ),
+    ]
+    mark = Line2D([], [], **{**STAR, "color": GREY, "ms": 9}, label="training mean")
+    return chart(parts, width, columns=2, height=3.2, handles=[mark])
 
 
-@styled
-def kl_per_loop(models: Sequence[Convergence], width: float = PAGE) -> Figure:
+def kl_per_loop(runs: Sequence[Measured], width: float = PAGE) -> Figure:
     """KL(p_i ‖ p_{i−1}) over loops: median and quantile bands over tokens, one panel a model."""
-    models = models[:MAX_PANELS]
-    fig, axes = panels(width, len(models), 3, 2.7, sharey=True)
-    for ax, model in zip(axes, models, strict=True):
-        q = model.kl_quantiles
-        ax.set_yscale("log")
-        ax.fill_between(model.loops, q[0.05], q[0.95], color=BAND, linewidth=0)
-        ax.fill_between(model.loops, q[0.25], q[0.75], color=ACCENT, alpha=0.35, linewidth=0)
-        ax.plot(model.loops, [e.value for e in model.kl_median], color=ACCENT)
-        ax.plot(model.loops, [e.value for e in model.kl_mean], **MEAN_OF_TOKENS)
-        ax.axvline(model.mean, **MEAN_LINE)
-        ax.set_title(literal(model.run), loc="left", fontweight="bold")
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        ax.set_xlabel("loop i")
-    for ax in axes if width < PAGE else axes[:1]:
-        ax.set_ylabel("KL(pᵢ ‖ pᵢ₋₁) (nats)")
-    legend(
-        fig,
-        [
-            Line2D([], [], color=BAND, lw=6, label="5–95 %"),
-            Line2D([], [], color=ACCENT, alpha=0.35, lw=6, label="25–75 %"),
-            Line2D([], [], color=ACCENT, label="median"),
-            Line2D([], [], label="mean", **MEAN_OF_TOKENS),
-            Line2D([], [], label="training mean", **MEAN_LINE),
-        ],
-    )
-    return fig
+
+    def panel(run: Measured) -> Panel:
+        loops, median = run["loops"], [each.value for each in run["kl.median"]]
+        q = {float(level): row for level, row in run["kl.quantiles"].items()}
+        line = {"color": ACCENT}
+        return Panel(
+            [
+                Curve(loops, median, {"color": BAND}, "", q[0.05], q[0.95], opacity=1.0),
+                Curve(loops, median, line, "median", q[0.25], q[0.75], opacity=0.35),
+                Curve(loops, [each.value for each in run["kl.mean"]], MEAN_OF_TOKENS, "mean"),
+            ],
+            "loop i",
+            "KL(pᵢ ‖ pᵢ₋₁) (nats)",
+            run.run,
+            log="y",
+            rules=[at_mean(run)],
+            x_ticks=whole_numbers,
+        )
+
+    bands = [
+        Line2D([], [], color=BAND, lw=6, label="5–95 %"),
+        Line2D([], [], color=ACCENT, alpha=0.35, lw=6, label="25–75 %"),
+    ]
+    parts = [panel(run) for run in runs[:MAX_PANELS]]
+    return chart(parts, width, columns=3, height=2.7, sharey=True, handles=bands)
 
 
-@styled
-def motion(models: Sequence[Convergence], width: float = PAGE) -> Figure:
+def motion(runs: Sequence[Measured], width: float = PAGE) -> Figure:
     """How much still moves: argmax, size of the step, angle of the step."""
-    fig, axes = panels(width, 3, 3, 2.6)
-    style = RecurrenceStyle(range(len(models)))
-    parts = (
-        ("argmax_changed", "tokens whose argmax changed"),
-        ("change", "‖hᵢ − hᵢ₋₁‖ / ‖hᵢ‖"),
-        ("angle", "angle of hᵢ to hᵢ₋₁ (radians)"),
-    )
-    for ax, (name, label) in zip(axes, parts, strict=True):
-        ax.set_yscale("log")
-        for i, model in enumerate(models):
-            values = np.array([each.value for each in getattr(model, name)])
-            low, high = _bounds(getattr(model, name))
-            shown = values > 0
-            colour = style(i)["color"]
-            ax.fill_between(model.loops, low, high, color=colour, alpha=0.2, lw=0, where=shown)
-            ax.plot(model.loops[shown], values[shown], **_few_marks(style(i), model.loops[shown]))
-        ax.set_xlabel("loop i")
-        ax.set_title(label, loc="left", fontsize=9)
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    legend(fig, named([model.run for model in models], style))
-    return fig
+    style = RecurrenceStyle(range(len(runs)))
+    parts = [
+        Panel(
+            [
+                Curve(run["loops"], **ends(run[path]), style=style(i), label=run.run)
+                for i, run in enumerate(runs)
+            ],
+            "loop i",
+            title=title,
+            log="y",
+            x_ticks=whole_numbers,
+        )
+        for path, title in (
+            ("argmax_changed", "tokens whose argmax changed"),
+            ("relative_change.mean", "‖hᵢ − hᵢ₋₁‖ / ‖hᵢ‖"),
+            ("angle.mean", "angle of hᵢ to hᵢ₋₁ (radians)"),
+        )
+    ]
+    return chart(parts, width, columns=3, height=2.6)
+
+
+def whole_numbers(axis: Axis) -> None:
+    axis.set_major_locator(MaxNLocator(integer=True))
 
 
 @styled
-def settling(models: Sequence[Convergence], epsilon: float, width: float = PAGE) -> Figure:
+def settling(runs: Sequence[Measured], epsilon: float, width: float = PAGE) -> Figure:
     """Histogram of settling loops by token type: a row a model, a column a type.
 
     On a narrow page, where the columns would be too thin, all tokens alone.
     """
-    models = models[:MAX_PANELS]
-    types = [
-        name
-        for name in models[0].at(epsilon).groups["type"]
-        if all(name in model.at(epsilon).groups["type"] for model in models) and name != "other"
-    ]
+    runs = runs[:MAX_PANELS]
+    by_type = [settled(run, epsilon)["by_type"] for run in runs]
+    types = [n for n in by_type[0] if n != "other" and all(n in each for each in by_type)]
     columns = ["all", *types] if width >= PAGE else ["all"]
-    fig = new_figure(width, 1.45 * len(models) + LEGEND_ROW + 0.5)
-    axes = fig.subplots(len(models), len(columns), squeeze=False, sharey="row", sharex="row")
-    for index, (row, model) in enumerate(zip(axes, models, strict=True)):
+    fig = new_figure(width, 1.45 * len(runs) + LEGEND_ROW + 0.5)
+    axes = fig.subplots(len(runs), len(columns), squeeze=False, sharey="row", sharex="row")
+    for row, run, kinds in zip(axes, runs, by_type, strict=True):
         for ax, name in zip(row, columns, strict=True):
-            _histogram(ax, model, epsilon, name)
-            if index == 0:
-                ax.set_title(_two_lines(name, " ", 10), loc="left", fontsize=8.5)
-            if index == len(models) - 1:
-                ax.set_xlabel("loop", fontsize=8)
-        row[0].set_ylabel(_two_lines(literal(model.run)), fontsize=8)
+            _histogram(ax, run, settled(run, epsilon) if name == "all" else kinds[name])
+        row[0].set_ylabel(_two_lines(literal(run.run)), fontsize=8)
+    for i, name in enumerate(columns):
+        axes[0][i].set_title(_two_lines(name, " ", 10), loc="left", fontsize=8.5)
+        axes[-1][i].set_xlabel("loop", fontsize=8)
     legend(
         fig,
         [
@@ -157,41 +163,19 @@ def settling(models: Sequence[Convergence], epsilon: float, width: float = PAGE)
     return fig
 
 
-def _histogram(ax: Axes, model: Convergence, epsilon: float, name: str) -> None:
-    whole = model.at(epsilon)
-    part = whole if name == "all" else whole.groups["type"][name]
-    share = np.append(part.histogram, part.unsettled) / part.tokens
-    positions = np.append(part.loops, part.loops[-1] + 1.5)
-    ax.bar(positions, share, width=0.9, color=[ACCENT] * len(part.loops) + [WARM])
-    ax.axvline(model.mean, **MEAN_LINE)
-    ax.plot(part.median.value, 0, "^", color="black", ms=5, clip_on=False, zorder=5)
+def _histogram(ax: Axes, run: Measured, part: dict[str, Any]) -> None:
+    loops = run["loops"]
+    share = np.array([*part["histogram"], part["unsettled"]]) / part["tokens"]
+    colours = [ACCENT] * len(loops) + [WARM]
+    ax.bar([*loops, loops[-1] + 1.5], share, width=0.9, color=colours)
+    ax.axvline(run["training.mean"], **MEAN_LINE)
+    ax.plot(part["median"].value, 0, "^", color="black", ms=5, clip_on=False, zorder=5)
     ax.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    ax.text(
-        0.98, 0.9, f"n = {part.tokens:,}", transform=ax.transAxes, ha="right", fontsize=7,
-        color=GREY,
-    )  # fmt: skip
-
-
-def _few_marks(style: dict[str, Any], x: np.ndarray) -> dict[str, Any]:
-    """A line with a mark at about every eighth of its points."""
-    return style | {"markevery": max(1, len(x) // 8)}
-
-
-def _bounds(values: Sequence[Estimate]) -> tuple[np.ndarray, np.ndarray]:
-    """Lower and upper ends of intervals; the value itself where there is none."""
-    pairs = [each.ci95 or (each.value, each.value) for each in values]
-    return np.array([low for low, _ in pairs]), np.array([high for _, high in pairs])
-
-
-def _widened(values: Sequence[float]) -> tuple[float, float]:
-    low, high = min(values), max(values)
-    return min(-0.005, 1.5 * low), max(0.005, 1.5 * high)
+    look: Any = {"ha": "right", "fontsize": 7, "color": GREY, "transform": ax.transAxes}
+    ax.text(0.98, 0.9, f"n = {part['tokens']:,}", **look)
 
 
 def _two_lines(name: str, blank: str = "_", most: int = 16) -> str:
     """A long name in two lines, cut at its last `blank`."""
-    if len(name) <= most or blank not in name:
-        return name
-    head, _, tail = name.rpartition(blank)
-    return f"{head}\n{tail}"
+    return name if len(name) <= most else "\n".join(name.rsplit(blank, 1))

@@ -12,9 +12,9 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from analysis.convergence.results import Convergence
 from analysis.errors import AnalysisError, InputError
 from analysis.page.style import GREY, PAGE, WARM, drawable, literal, new_figure, styled
+from analysis.tables.measured import Measured
 
 TOKENS = 320
 LINE_INCHES = 0.19
@@ -35,23 +35,22 @@ class Passage:
     recurrences: int
 
 
-def passage(model: Convergence, epsilon: float, start: int = 0, tokens: int = TOKENS) -> Passage:
+def passage(run: Measured, epsilon: float, start: int = 0, tokens: int = TOKENS) -> Passage:
     """The tokens from number ``start`` of the held-out text on.
 
     Raises:
         AnalysisError: the text that was measured ends before.
         InputError: the run's table of tokens cannot be used.
     """
-    name = model.measured.part["table"]
-    table = model.measured.table(name, ["text", "kl"])
+    table = run.table(run["table"], ["text", "kl"])
     if not 0 <= start < len(table):
-        raise AnalysisError(f"passage {start}: {model.run} was measured on {len(table)} tokens")
+        raise AnalysisError(f"passage {start}: {run.run} was measured on {len(table)} tokens")
     rows = table.iloc[start : start + tokens]
-    loops = model.recurrences - 1
+    loops = run["recurrences"] - 1
     if any(np.shape(each) != (loops,) for each in rows["kl"]):
-        raise InputError(f"{model.measured.folder / name}: kl is not {loops} numbers a token")
+        raise InputError(f"{run.folder / run['table']}: kl is not {loops} numbers a token")
     kl, texts = np.stack(rows["kl"].to_numpy()), [str(text) for text in rows["text"]]
-    return Passage(model.run, epsilon, texts, settling_loops(kl, epsilon), model.recurrences)
+    return Passage(run.run, epsilon, texts, settling_loops(kl, epsilon), run["recurrences"])
 
 
 def settling_loops(kl_NR: np.ndarray, epsilon: float) -> np.ndarray:

@@ -9,169 +9,172 @@ from typing import Any
 from analysis.convergence import figures
 from analysis.convergence.passage import heat_map, passage
 from analysis.convergence.results import (
-    Convergence,
-    Elasticity,
     SaturationTest,
-    Settling,
-    convergence,
-    elasticity,
+    decades_per_loop,
+    improves_until,
+    is_monotone_to_mean,
+    is_sampled,
+    nearest,
     saturation_test,
+    settled,
     usual_epsilon,
+    worst_beyond,
 )
 from analysis.errors import InputError
 from analysis.page.numbers import listed, shown
 from analysis.page.section import Folded, PageFigure, Section
 from analysis.page.table import Column, Table
-from analysis.tables.measured import measured
+from analysis.tables.measured import TEXT_UNITS, Measured, measured
 from analysis.tables.runs import RunTable
-from analysis.tables.suites import parts
 
 MAX_PASSAGES = 4
-UNITS = {
-    "document": "documents of the held-out text",
-    "window": "windows of the held-out text, since it has few documents",
-}
 #: Ways in which tokens are grouped beside their type.
 GROUPINGS = {
     "loss": "loss of the token at the training mean (nats)",
     "position": "position in the window (tokens)",
     "frequency": "occurrences of the predicted token in the training text",
 }
+#: Depths at which the loss is compared with that at the training mean, in means.
+PLACES = {
+    "first": ("first depth", 0.0),
+    "half": ("mean / 2", 0.5),
+    "twice": ("2 × mean", 2.0),
+    "fourfold": ("4 × mean", 4.0),
+}
 
 
-def elastic_depth(runs: RunTable) -> Section | None:
+def elastic_depth(table: RunTable) -> Section | None:
     """Loss against depth of every run that was measured; None where none was."""
-    models = [elasticity(each) for each in measured(runs, parts.Depth)]
-    if not models:
+    runs = measured(table, "depth")
+    if not runs:
         return None
-    test = saturation_test(models)
-    table = elasticity_table(models)
+    test, depths = saturation_test(runs), elasticity_table(runs)
     figure = PageFigure(
         "elasticity",
-        partial(figures.elasticity, models),
+        partial(figures.elasticity, runs),
         "Left: loss of each model run with more or fewer recurrences than it was trained with. "
         "Right: the same loss minus that at the training mean, on the same text, with its 95 % "
-        f"interval (bootstrap over {UNITS[models[0].unit]}).",
-        f"Two line charts of {listed([model.run for model in models])}: validation loss against "
+        f"interval (bootstrap over {TEXT_UNITS[runs[0]['bootstrap.unit']]}).",
+        f"Two line charts of {listed([run.run for run in runs])}: validation loss against "
         "recurrences, and its difference to the loss at the training mean.",
     )
+    words = [*map(verdict, runs), *([hypothesis(test)] if test else [])]
+    answer = test and {"runs": test.runs, "slope": test.slope, "holds": test.holds}
     return Section(
         "One model at every depth",
-        [*map(verdict, models), *([hypothesis(test)] if test else []), table, figure],
+        [*words, depths, figure],
         anchor="elastic-depth",
-        numbers={
-            "depth": table,
-            "saturation_hypothesis": test
-            and {"runs": test.runs, "slope": test.slope, "holds": test.holds},
-        },
+        numbers={"depth": depths, "saturation_hypothesis": answer},
     )
 
 
-def settling(runs: RunTable, epsilon: float | None = None, first_token: int = 0) -> Section | None:
-    """Convergence from loop to loop of every run that was measured; None where none was."""
-    models = [convergence(each) for each in measured(runs, parts.Convergence)]
-    if not models:
+def settling(table: RunTable, epsilon: float | None = None, passage: int = 0) -> Section | None:
+    """Convergence from loop to loop of every run that was measured; None where none was.
+
+    ``passage`` is the first token of the text that is shown.
+    """
+    runs = measured(table, "convergence")
+    if not runs:
         return None
-    epsilon = usual_epsilon(models) if epsilon is None else epsilon
-    groups = [group_table(models, epsilon, name) for name in GROUPINGS]
+    epsilon = usual_epsilon(runs) if epsilon is None else epsilon
+    groups = [settling_table(runs, epsilon, name) for name in GROUPINGS]
     return Section(
         "Where each token settles",
         [
-            *decay(models, epsilon),
-            settling_table(models, epsilon),
-            *page_figures(models, epsilon, first_token),
+            *(decay(run, epsilon) for run in runs),
+            settling_table(runs, epsilon),
+            *page_figures(runs, epsilon),
+            *(passage_figure(run, epsilon, passage) for run in runs[:MAX_PASSAGES]),
             Folded("By loss, position and frequency", groups),
         ],
         anchor="settling",
-        numbers={"epsilon": epsilon, "convergence": [_record(each, epsilon) for each in models]},
+        numbers={"epsilon": epsilon, "convergence": [_record(run, epsilon) for run in runs]},
     )
 
 
-def page_figures(
-    models: Sequence[Convergence], epsilon: float, start: int
-) -> list[PageFigure | str]:
-    """Every figure about convergence, passages included, and a line where one cannot be read."""
-    unit, runs = UNITS[models[0].unit], listed([model.run for model in models])
-    drawn: list[PageFigure | str] = [
+def page_figures(runs: Sequence[Measured], epsilon: float) -> list[PageFigure]:
+    """How fast tokens settle, and what still moves."""
+    unit, names = TEXT_UNITS[runs[0]["bootstrap.unit"]], listed([run.run for run in runs])
+    return [
         PageFigure(
             "kl_per_loop",
-            partial(figures.kl_per_loop, models),
+            partial(figures.kl_per_loop, runs),
             "How far the output distribution of a token moves with each loop: quantiles over "
             "tokens. A straight line on this scale is a fixed factor per loop.",
-            f"Line charts of {runs}: KL divergence between successive loops, falling with the "
+            f"Line charts of {names}: KL divergence between successive loops, falling with the "
             "loop, on a logarithmic axis, with bands of its quantiles over tokens.",
         ),
         PageFigure(
             "settling",
-            partial(figures.settling, models, epsilon),
+            partial(figures.settling, runs, epsilon),
             f"The loop from which the divergence stays below {epsilon:g} nats, by the kind of "
             "token that is predicted. Orange: tokens that have not settled in all loops that were "
             "run. The first loop that can be compared is the second.",
-            f"Histograms of {runs}: share of tokens that settle at each loop, by kind of token.",
+            f"Histograms of {names}: share of tokens that settle at each loop, by kind of token.",
         ),
         PageFigure(
             "motion",
-            partial(figures.motion, models),
+            partial(figures.motion, runs),
             "What still moves: the most likely token, the state relative to its size, and its "
             f"direction. Means over tokens with 95 % intervals (bootstrap over {unit}).",
-            f"Three line charts of {runs} against the loop: share of tokens whose most likely "
+            f"Three line charts of {names} against the loop: share of tokens whose most likely "
             "prediction changed, relative change of the state, angle of the state to the one "
             "before.",
         ),
     ]
-    for model in models[:MAX_PASSAGES]:
-        try:
-            text = passage(model, epsilon, start)
-        except InputError as reason:
-            drawn.append(f"{model.run}: no passage is shown: {reason}.")
-            continue
-        mean = text.loops.mean()
-        drawn.append(
-            PageFigure(
-                f"passage_{model.run}",
-                partial(heat_map, text),
-                f"The held-out text as {model.run} reads it: each token coloured by the loop at "
-                "which its prediction settled.",
-                f"A passage of {len(text.texts)} tokens coloured by the loop at which each "
-                f"settled in {model.run}: loop {mean:.1f} in the mean.",
-            )
-        )
-    return drawn
 
 
-def verdict(model: Elasticity) -> str:
-    """What one model does below, at and beyond its training depth, in numbers."""
-    how = "drawn around" if model.sampled else "fixed at"
-    worst, beyond = model.worst_beyond()
-    first, below = model.at(float(model.depths[0]))
-    last = model.improves_until
-    improves = (
-        f"loss falls with depth up to the mean; depth {last} is the last that is measurably worse "
-        "than the mean"
-        if last is not None and model.is_monotone_to_mean
-        else f"depth {last} is the last below the mean that is measurably worse than the mean, "
-        "but loss does not fall at every step"
-        if last is not None
-        else "no depth below the mean is measurably worse than the mean"
+def passage_figure(run: Measured, epsilon: float, start: int) -> PageFigure | str:
+    """A passage of the text as a run reads it, or a line where its tokens cannot be read."""
+    try:
+        text = passage(run, epsilon, start)
+    except InputError as reason:
+        return f"{run.run}: no passage is shown: {reason}."
+    return PageFigure(
+        f"passage_{run.run}",
+        partial(heat_map, text),
+        f"The held-out text as {run.run} reads it: each token coloured by the loop at which its "
+        "prediction settled.",
+        f"A passage of {len(text.texts)} tokens coloured by the loop at which each settled in "
+        f"{run.run}: loop {text.loops.mean():.1f} in the mean.",
     )
-    ci = beyond.ci95
-    if ci is not None and ci[0] > 0:
-        after = f"beyond the mean it degrades, at most by {beyond.text(4)} nats at depth {worst}"
-    elif ci is not None and ci[1] < 0:
-        after = f"beyond the mean it still gains, at least {beyond.text(4)} nats (depth {worst})"
+
+
+def verdict(run: Measured) -> str:
+    """What one model does below, at and beyond its training depth, in numbers."""
+    worst, beyond = worst_beyond(run)
+    first, below = nearest(run, run["depths"][0])
+    last = improves_until(run)
+    if last is None:
+        improves = "no depth below the mean is measurably worse than the mean"
+    elif is_monotone_to_mean(run):
+        improves = (
+            f"loss falls with depth up to the mean; depth {last} is the last that is measurably "
+            "worse than the mean"
+        )
     else:
-        after = f"beyond the mean it stays flat (at most {beyond.text(4)} nats, at depth {worst})"
+        improves = (
+            f"depth {last} is the last below the mean that is measurably worse than the mean, but "
+            "loss does not fall at every step"
+        )
+    low, high = beyond.ci95 or (0.0, 0.0)
+    if low > 0:
+        after = f"it degrades, at most by {beyond.text(4)} nats at depth {worst}"
+    elif high < 0:
+        after = f"it still gains, at least {beyond.text(4)} nats (depth {worst})"
+    else:
+        after = f"it stays flat (at most {beyond.text(4)} nats, at depth {worst})"
     return (
-        f"{model.run}, depth {how} {model.mean:g}: {improves} (at depth {first} by {below.text(3)} "
-        f"nats); {after}."
+        f"{run.run}, depth {'drawn around' if is_sampled(run) else 'fixed at'} "
+        f"{run['training.mean']:g}: {improves} (at depth {first} by {below.text(3)} nats); beyond "
+        f"the mean {after}."
     )
 
 
 def hypothesis(test: SaturationTest) -> str:
     """Whether the useful depth is the training mean, as far as these models can say."""
-    ratios = ", ".join(
-        f"{ratio.text(2)} ({run})" for run, ratio in zip(test.runs, test.ratios, strict=True)
-    )
+    pairs = zip(test.runs, test.ratios, strict=True)
+    ratios = ", ".join(f"{ratio.text(2)} ({run})" for run, ratio in pairs)
     text = (
         "The saturation hypothesis says that the useful depth is the training mean. Depth that "
         f"brings 99 % of what depth brings, over the training mean: {ratios}."
@@ -182,46 +185,38 @@ def hypothesis(test: SaturationTest) -> str:
     return f"{text} These models {agree} a ratio and a slope of 1."
 
 
-def decay(models: Sequence[Convergence], epsilon: float) -> list[str]:
+def decay(run: Measured, epsilon: float) -> str:
     """How fast divergence falls and how many tokens are left at the training mean."""
-    sentences = []
-    for model in models:
-        rate = model.decades_per_loop
-        first, last = model.kl_median[0].value, model.kl_median[-1].value
-        fall = "has no rate" if rate is None else f"falls by {rate:.2f} orders of magnitude a loop"
-        tail = model.at(epsilon).tail_at_mean
-        sentences.append(
-            f"{model.run}: the median KL {fall}, from {first:.2g} nats at loop 2 to {last:.2g} at "
-            f"loop {model.recurrences}; {tail.text(3)} of the tokens have not settled below "
-            f"{epsilon:g} nats at the training mean ({model.mean_depth})."
-        )
-    return sentences
-
-
-def elasticity_table(models: Sequence[Elasticity]) -> Table:
-    """Loss at the training mean and its difference to it at four other depths."""
-    places = (
-        ("first", "first depth", 0.0),
-        ("half", "mean / 2", 0.5),
-        ("twice", "2 × mean", 2.0),
-        ("fourfold", "4 × mean", 4.0),
+    rate, median = decades_per_loop(run), run["kl.median"]
+    fall = "has no rate" if rate is None else f"falls by {rate:.2f} orders of magnitude a loop"
+    return (
+        f"{run.run}: the median KL {fall}, from {median[0].value:.2g} nats at loop 2 to "
+        f"{median[-1].value:.2g} at loop {run['recurrences']}; "
+        f"{settled(run, epsilon)['tail_at_mean'].text(3)} of the tokens have not settled below "
+        f"{epsilon:g} nats at the training mean ({run['mean_depth']})."
     )
+
+
+def elasticity_table(runs: Sequence[Measured]) -> Table:
+    """Loss at the training mean and its difference to it at other depths."""
 
     def at_depth(at: dict[str, Any]) -> str:
         return f"{shown(at['difference'], '.4f')} (r = {at['depth']})"
 
-    def record(model: Elasticity) -> dict[str, Any]:
+    def record(run: Measured) -> dict[str, Any]:
+        mean = run["training.mean"]
+        at = lambda depth: dict(zip(("depth", "difference"), nearest(run, depth), strict=True))
         return {
-            "run": model.run,
-            "sampled": model.sampled,
-            "training_mean": model.mean,
-            "measurably_worse_than_mean_until": model.improves_until,
-            "monotone_to_mean": model.is_monotone_to_mean,
-            "saturation_depth": model.saturation,
-            "saturation_over_mean": model.ratio,
-            "loss_at_mean": model.loss[list(model.depths).index(model.at(model.mean)[0])],
-            "deepest": _at(model, float(model.depths[-1])),
-            **{key: _at(model, factor * model.mean) for key, _, factor in places},
+            "run": run.run,
+            "sampled": is_sampled(run),
+            "training_mean": mean,
+            "measurably_worse_than_mean_until": improves_until(run),
+            "monotone_to_mean": is_monotone_to_mean(run),
+            "saturation_depth": run["saturation.depth"],
+            "saturation_over_mean": run["saturation.over_training_mean"],
+            "loss_at_mean": run["loss"][run["depths"].index(nearest(run, mean)[0])],
+            "deepest": at(run["depths"][-1]),
+            **{key: at(factor * mean) for key, (_, factor) in PLACES.items()},
         }
 
     return Table(
@@ -232,80 +227,52 @@ def elasticity_table(models: Sequence[Elasticity]) -> Table:
             Column("run", "run"),
             Column("training_mean", "mean", "g"),
             Column("loss_at_mean", "loss at the mean", ".3f"),
-            *(Column(key, title, at_depth) for key, title, _ in places),
+            *(Column(key, title, at_depth) for key, (title, _) in PLACES.items()),
             Column("saturation_depth", "saturation depth", ".1f"),
         ),
-        [record(model) for model in models],
+        [record(run) for run in runs],
     )
 
 
-def _at(model: Elasticity, depth: float) -> dict[str, Any]:
-    nearest, difference = model.at(depth)
-    return {"depth": nearest, "difference": difference}
-
-
-def settling_table(models: Sequence[Convergence], epsilon: float) -> Table:
-    """Settling by kind of token."""
-    rows = [
-        _group(model, name, part)
-        for model in models
-        for name, part in {
-            "all": model.at(epsilon),
-            **model.at(epsilon).groups["type"],
-        }.items()
-    ]
+def settling_table(runs: Sequence[Measured], epsilon: float, grouping: str = "type") -> Table:
+    """Settling by kind of token, or by another grouping."""
+    by_type = grouping == "type"
+    rows = []
+    for run in runs:
+        whole = settled(run, epsilon)
+        parts = {"all": whole} if by_type else {}
+        for name, part in {**parts, **whole[f"by_{grouping}"]}.items():
+            median = part["median"] if part["median"].value <= run["recurrences"] else None
+            unsettled = part["unsettled"] / part["tokens"]
+            settles = {**part, "median": median, "unsettled": unsettled}
+            rows.append({"run": run.run, "group": name, **settles})
     return Table(
-        "settling",
+        "settling" if by_type else f"settling_by_{grouping}",
         f"Loop from which KL stays below {epsilon:g} nats, by the kind of token that is predicted, "
-        "with 95 % intervals. No median: most of the tokens never settle.",
-        (*_columns("tokens", "number"), Column("unsettled", "at the last loop", ".3f")),
+        "with 95 % intervals. No median: most of the tokens never settle."
+        if by_type
+        else "",
+        (
+            Column("run", "run"),
+            Column("group", GROUPINGS.get(grouping, "tokens")),
+            Column("tokens", "number" if by_type else "tokens", ","),
+            Column("median", "median loop", ".0f"),
+            Column("tail_at_mean", "unsettled at the mean", ".3f"),
+            *([Column("unsettled", "at the last loop", ".3f")] if by_type else []),
+        ),
         rows,
     )
 
 
-def group_table(models: Sequence[Convergence], epsilon: float, grouping: str) -> Table:
-    """Settling by another grouping of the tokens."""
-    rows = [
-        _group(model, name, part)
-        for model in models
-        for name, part in model.at(epsilon).groups[grouping].items()
-    ]
-    return Table(f"settling_by_{grouping}", "", _columns(GROUPINGS[grouping], "tokens"), rows)
-
-
-def _columns(group: str, number: str) -> tuple[Column, ...]:
-    return (
-        Column("run", "run"),
-        Column("group", group),
-        Column("tokens", number, ","),
-        Column("median", "median loop", ".0f"),
-        Column("tail_at_mean", "unsettled at the mean", ".3f"),
-    )
-
-
-def _group(model: Convergence, name: str, part: Settling) -> dict[str, Any]:
-    return {
-        "run": model.run,
-        "group": name,
-        "tokens": part.tokens,
-        "median": part.median if part.median.value <= model.recurrences else None,
-        "tail_at_mean": part.tail_at_mean,
-        "unsettled": part.unsettled / part.tokens,
-    }
-
-
-def _record(model: Convergence, epsilon: float) -> dict[str, Any]:
+def _record(run: Measured, epsilon: float) -> dict[str, Any]:
     """What JSON holds of a run; the measurements themselves stand in its summary."""
-    whole = model.at(epsilon)
+    whole, kept = settled(run, epsilon), ("tokens", "median", "tail_at_mean")
     return {
-        "run": model.run,
-        "training_mean": model.mean,
-        "recurrences": model.recurrences,
-        "decades_per_loop": model.decades_per_loop,
-        "median": whole.median,
-        "tail_at_mean": whole.tail_at_mean,
-        "by_type": {
-            name: {"tokens": part.tokens, "median": part.median, "tail_at_mean": part.tail_at_mean}
-            for name, part in whole.groups["type"].items()
-        },
+        "run": run.run,
+        "training_mean": run["training.mean"],
+        "recurrences": run["recurrences"],
+        "decades_per_loop": decades_per_loop(run),
+        "median": whole["median"],
+        "tail_at_mean": whole["tail_at_mean"],
+        "by_type": {n: {key: p[key] for key in kept} for n, p in whole["by_type"].items()},
     }

@@ -3,69 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from analysis.estimate import Estimate
 from analysis.exits import figures
-from analysis.exits.results import CARRIES, UNIFORM, Exits, Verdict, exits, verdict
+from analysis.exits.results import (
+    CARRIES,
+    UNIFORM,
+    against_uniform,
+    carries,
+    loops_per_test,
+    policies,
+    shown_carry,
+)
 from analysis.page.section import Folded, PageFigure, Section
 from analysis.page.table import Column, Table
-from analysis.tables.measured import measured
+from analysis.tables.measured import Measured, measured
 from analysis.tables.runs import RunTable
-from analysis.tables.suites import parts
 
 #: The policies whose carries are drawn beside each other.
 COMPARED = ("kl", "probe", "change")
+COSTS = {"loops": "equal loops", "flops": "equal FLOPs"}
 
 
-def exits_section(runs: RunTable) -> Section | None:
+def exits_section(table: RunTable) -> Section | None:
     """Exits of every run that was measured; None where none was."""
-    models = [exits(each) for each in measured(runs, parts.Exits)]
-    if not models:
+    runs = measured(table, "exits")
+    if not runs:
         return None
     return Section(
         "Stopping tokens early",
         [
-            *(sentence for model in models for sentence in in_words(model)),
-            verdict_table(models),
-            quality_table(models),
-            *(figure for model in models for figure in exit_figures(model)),
-            Folded("What the parts cost", [cost_table(models)]),
-            Folded("Every point", [point_table(model) for model in models]),
+            *(sentence for run in runs for sentence in in_words(run)),
+            verdict_table(runs),
+            quality_table(runs),
+            *(figure for run in runs for figure in exit_figures(run)),
+            Folded("What the parts cost", [cost_table(runs)]),
+            Folded("Every point", [point_table(run) for run in runs]),
         ],
         anchor="exits",
-        numbers={"runs": [_record(model) for model in models]},
+        numbers={"runs": [_record(run) for run in runs]},
     )
 
 
-def exit_figures(model: Exits) -> list[PageFigure]:
+def exit_figures(run: Measured) -> list[PageFigure]:
     """The frontier of a run, and its carries beside each other where there are several."""
-    compared = [name for name in COMPARED if name in model.policies]
+    names, compared = policies(run), [name for name in COMPARED if name in policies(run)]
     drawn = [
         PageFigure(
-            f"frontier_{model.run}",
-            partial(figures.frontier, model),
-            f"Loss above that of all {model.recurrences} loops, for {model.run}; "
-            f"{in_full(model.shown_carry)}. Against mean loops, where the oracles are bounds, and "
+            f"frontier_{run.run}",
+            partial(figures.frontier, run),
+            f"Loss above that of all {run['recurrences']} loops, for {run.run}; "
+            f"{in_full(shown_carry(run))}. Against mean loops, where the oracles are bounds, and "
             "against forward FLOPs with the exit tests included. Lower and further left is better; "
-            f"95 % intervals over {model.unit}s, paired with full depth.",
-            f"Two line charts of {model.run}: loss above full depth against mean loops per token "
-            f"and against forward FLOPs per token, a line for each of {len(model.policies)} "
-            f"policies: {', '.join(model.policies)}.",
+            f"95 % intervals over {run['bootstrap.unit']}s, paired with full depth.",
+            f"Two line charts of {run.run}: loss above full depth against mean loops per token and "
+            f"against forward FLOPs per token, a line for each of {len(names)} policies: "
+            f"{', '.join(names)}.",
         )
     ]
-    if compared and len(model.carries) > 1:
+    if compared and len(carries(run)) > 1:
+        shown = "; ".join(f"{name}: {in_full(name)}" for name in carries(run))
         drawn.append(
             PageFigure(
-                f"carries_{model.run}",
-                partial(figures.carries, model, compared),
-                "What exited tokens show to others: "
-                + "; ".join(f"{name}: {in_full(name)}" for name in model.carries)
-                + ".",
-                f"Line charts of {model.run}: loss above full depth against mean loops for the "
-                f"policies {', '.join(compared)}, a line for each of {', '.join(model.carries)}.",
+                f"carries_{run.run}",
+                partial(figures.carries, run, compared),
+                f"What exited tokens show to others: {shown}.",
+                f"Line charts of {run.run}: loss above full depth against mean loops for the "
+                f"policies {', '.join(compared)}, a line for each of {', '.join(carries(run))}.",
             )
         )
     return drawn
@@ -76,54 +81,58 @@ def in_full(carry: str) -> str:
     return CARRIES.get(carry, carry)
 
 
-def in_words(model: Exits) -> list[str]:
+def in_words(run: Measured) -> list[str]:
     """What the KL test costs, and how much the probe knows."""
-    kl, loop = model.tests.get("kl"), model.costs["recurrence"]
+    tests, quality = run["costs.tests"], run["probe.scored_area_under_roc"]
     sentences = []
-    if kl is not None:
+    if "kl" in tests:
         sentences.append(
-            f"{model.run}: one KL test (coda and head) costs {kl:,.0f} forward FLOPs a token, "
-            f"{kl / loop:.2f} times a loop ({loop:,.0f})."
+            f"{run.run}: one KL test (coda and head) costs {tests['kl']:,.0f} forward FLOPs a "
+            f"token, {loops_per_test(run)['kl']:.2f} times a loop ({run['costs.recurrence']:,.0f})."
         )
-    if model.probe_quality is not None and "probe" in model.policies:
+    if quality is not None and "probe" in run["policies"]:
         sentences.append(
-            f"{model.run}: the probe ranks pairs of token and loop that will change their argmax "
-            f"above those that will not {model.probe_quality:.1%} of the time (50 % is chance)."
+            f"{run.run}: the probe ranks pairs of token and loop that will change their argmax "
+            f"above those that will not {quality:.1%} of the time (50 % is chance)."
         )
     return sentences
 
 
-def verdict_table(models: Sequence[Exits]) -> Table:
+def verdict_table(runs: Sequence[Measured]) -> Table:
     """How often a policy beats uniform depth, at equal loops and at equal FLOPs."""
-    rows = []
-    for model in models:
-        for policy in model.policies:
-            if policy == UNIFORM or policy.startswith("oracle"):
-                continue
-            row = {"run": model.run, "policy": policy}
-            for cost in ("loops", "flops"):
-                at = verdict(model, policy, model.shown_carry, cost)
-                row[f"{cost}_better"] = f"{at.better} of {at.compared}"
-                row[f"{cost}_worse"] = f"{at.worse} of {at.compared}"
-            rows.append(row)
+
+    def row(run: Measured, policy: str) -> dict[str, str]:
+        cells = {"run": run.run, "policy": policy}
+        for cost in COSTS:
+            at = against_uniform(run, policy, shown_carry(run), cost)
+            for side in ("better", "worse"):
+                cells[f"{cost}_{side}"] = f"{at[side]} of {at['compared']}"
+        return cells
+
     return Table(
         "exits_against_uniform",
         "Against uniform depth: thresholds whose loss is lower or higher beyond the 95 % interval "
         "of the difference, tests of the policy included in FLOPs. Exited tokens: "
-        f"{in_full(models[0].shown_carry)}.",
+        f"{in_full(shown_carry(runs[0]))}.",
         (
             Column("run", "run"),
             Column("policy", "policy"),
-            Column("loops_better", "equal loops: better", str),
-            Column("loops_worse", "worse", str),
-            Column("flops_better", "equal FLOPs: better", str),
-            Column("flops_worse", "worse", str),
+            *(
+                Column(f"{cost}_{side}", f"{title}{side}", str)
+                for cost, equal in COSTS.items()
+                for side, title in (("better", f"{equal}: "), ("worse", ""))
+            ),
         ),
-        rows,
+        [
+            row(run, policy)
+            for run in runs
+            for policy in policies(run)
+            if policy != UNIFORM and not policy.startswith("oracle")
+        ],
     )
 
 
-def quality_table(models: Sequence[Exits]) -> Table:
+def quality_table(runs: Sequence[Measured]) -> Table:
     """What each policy needs for 99 % of what uniform depth brings."""
     return Table(
         "exits_at_equal_quality",
@@ -139,22 +148,23 @@ def quality_table(models: Sequence[Exits]) -> Table:
             Column("share_reached", "reached", ".0%"),
         ),
         [
-            {"run": model.run, **vars(each)}
-            for model in models
-            for each in model.equal_quality
-            if each.carry == model.shown_carry
+            {"run": run.run, **each}
+            for run in runs
+            for each in run["at_equal_quality"]
+            if each["carry"] == shown_carry(run)
         ],
     )
 
 
-def cost_table(models: Sequence[Exits]) -> Table:
+def cost_table(runs: Sequence[Measured]) -> Table:
     """Forward FLOPs of the parts of a model and of the exit tests."""
     rows = []
-    for model in models:
-        tests = {f"test: {policy}": flops for policy, flops in model.tests.items() if flops}
-        for name, flops in {**model.costs, **tests}.items():
-            loops = flops / model.costs["recurrence"]
-            rows.append({"run": model.run, "part": name, "flops": flops, "loops": loops})
+    for run in runs:
+        parts = {name: run["costs"][name] for name in ("prelude", "recurrence", "readout")}
+        tests = {f"test: {policy}": flops for policy, flops in run["costs.tests"].items() if flops}
+        for name, flops in {**parts, **tests}.items():
+            loops = flops / run["costs.recurrence"]
+            rows.append({"run": run.run, "part": name, "flops": flops, "loops": loops})
     return Table(
         "exit_costs",
         "",
@@ -168,11 +178,12 @@ def cost_table(models: Sequence[Exits]) -> Table:
     )
 
 
-def point_table(model: Exits) -> Table:
+def point_table(run: Measured) -> Table:
     """Every point of a run."""
+    share = lambda point: point["test_flops_per_token"] / point["flops_per_token"].value
     return Table(
-        f"exit_points_{model.run}",
-        f"{model.run}: nats, 95 % intervals.",
+        f"exit_points_{run.run}",
+        f"{run.run}: nats, 95 % intervals.",
         (
             Column("policy", "policy"),
             Column("carry", "carry"),
@@ -181,60 +192,35 @@ def point_table(model: Exits) -> Table:
             Column("loss", "loss", ".4f"),
             Column("against_full_depth", "− full depth", ".4f"),
             Column("agreement", "same argmax", ".3f"),
-            Column("flops", "FLOPs", ",.0f"),
+            Column("flops_per_token", "FLOPs", ",.0f"),
             Column("test_share", "tests", ".0%"),
-            Column("against_uniform_loops", "− uniform, equal loops", ".4f"),
-            Column("against_uniform_flops", "− uniform, equal FLOPs", ".4f"),
+            Column("against_uniform_at_equal_loops", "− uniform, equal loops", ".4f"),
+            Column("against_uniform_at_equal_flops", "− uniform, equal FLOPs", ".4f"),
         ),
-        [vars(point) for point in model.points],
+        [{**point, "test_share": share(point)} for point in run["points"]],
     )
 
 
-def _record(model: Exits) -> dict[str, Any]:
+def _record(run: Measured) -> dict[str, Any]:
     """What JSON holds of a run; its points stand in its summary."""
+    known = ("policy", "carry", "loops", "loops_over_uniform", "flops_over_uniform")
+    ratios = ("loops_over_uniform", "flops_over_uniform")
     return {
-        "run": model.run,
-        "training_mean": model.mean,
-        "recurrences": model.recurrences,
-        "carry": model.shown_carry,
-        "test_over_loop": {
-            name: flops / model.costs["recurrence"] for name, flops in model.tests.items()
-        },
+        "run": run.run,
+        "training_mean": run["training.mean"],
+        "recurrences": run["recurrences"],
+        "carry": shown_carry(run),
+        "test_over_loop": loops_per_test(run),
         "against_uniform": [
-            _verdict_record(verdict(model, policy, carry, cost), cost)
-            for carry in model.carries
-            for policy in model.policies
-            for cost in ("loops", "flops")
+            against_uniform(run, policy, carry, cost)
+            for carry in carries(run)
+            for policy in run["policies"]
+            for cost in COSTS
         ],
         "at_equal_quality": [
-            asdict(each)
-            | {
-                "loops_over_uniform": _or_null(each.loops_over_uniform),
-                "flops_over_uniform": _or_null(each.flops_over_uniform),
-            }
-            for each in model.equal_quality
+            {key: each[key] for key in (*known, "share_reached")}
+            | {key: each[key] if each[key].ci95 else None for key in ratios}
+            for each in run["at_equal_quality"]
         ],
-        "probe_area_under_roc": model.probe_quality,
+        "probe_area_under_roc": run["probe.scored_area_under_roc"],
     }
-
-
-def _verdict_record(found: Verdict, cost: str) -> dict[str, Any]:
-    best = found.best
-    return {
-        "policy": found.policy,
-        "carry": found.carry,
-        "equal": cost,
-        "better": found.better,
-        "worse": found.worse,
-        "compared": found.compared,
-        "best": best
-        and {
-            "threshold": best.threshold,
-            "mean_loops": best.mean_loops.value,
-            "difference": getattr(best, f"against_uniform_{cost}"),
-        },
-    }
-
-
-def _or_null(value: Estimate) -> Estimate | None:
-    return None if value.ci95 is None else value

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.estimate import Estimate
-from analysis.readout.results import Group, OverSeeds, Readout, ratio
+from analysis.readout.results import Group, OverSeeds, ratio
+from analysis.tables.estimate import Estimate
+from analysis.tables.measured import Measured
 
 HOLDS, FAILS, OPEN, MISSING = "holds", "does not hold", "undecided", "not measured"
 
@@ -93,13 +94,13 @@ def claims(groups: Sequence[Group]) -> list[Claim]:
         ),
         _claim(
             "The angular step falls as 1 / s", "lemma", "exponent of s",
-            _of(drift, lambda run: run.angle_slope, log=False),
+            _of(drift, lambda run: run["probe.angle_slope"], log=False),
             low=-1 - NEAR_ONE, high=-1 + NEAR_ONE,
         ),
         _claim(
             "The radial step does not depend on the scale", "lemma",
             "radial step at twice the scale over that at the scale",
-            _of(drift, lambda run: run.radial_ratio[-1], log=False),
+            _of(drift, lambda run: run["probe.radial_ratio"][-1], log=False),
             low=1 - NEAR_ONE, high=1 + NEAR_ONE,
         ),
     ]  # fmt: skip
@@ -136,26 +137,26 @@ def pick(
     return min(fitting, key=lambda each: each.condition.norm_penalty, default=None)
 
 
-def final_norm(run: Readout) -> Estimate:
+def final_norm(run: Measured) -> Estimate:
     """Mean ‖h_K‖ of the trained depth."""
-    return run.norm["mean"][run.trained_loops]
+    return run["norm.mean"][run["trained_loops"]]
 
 
-def radial(run: Readout) -> Estimate:
+def radial(run: Measured) -> Estimate:
     """Radial fraction of the gradient of the loss that is read from the trained depth."""
-    return run.immediate[run.trained_loops - 1]
+    return run["radial_fraction.immediate.mean"][run["trained_loops"] - 1]
 
 
-def final_perplexity(run: Readout) -> Estimate:
-    return run.perplexity[run.trained_loops - 1]
+def final_perplexity(run: Measured) -> Estimate:
+    return run["perplexity"][run["trained_loops"] - 1]
 
 
-def perplexity_range(run: Readout) -> Estimate:
+def perplexity_range(run: Measured) -> Estimate:
     """Largest over smallest perplexity among the loops up to the trained depth.
 
     Its own interval ignores that the loops score the same text, so it is too wide.
     """
-    upto = run.perplexity[: run.trained_loops]
+    upto = run["perplexity"][: run["trained_loops"]]
     most, least = max(upto, key=lambda e: e.value), min(upto, key=lambda e: e.value)
     interval = None
     if most.ci95 is not None and least.ci95 is not None:

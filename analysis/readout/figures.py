@@ -6,164 +6,158 @@ Lines are means over seeds (geometric for scales), bands reach from the least se
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from numpy.typing import ArrayLike
+from scipy import stats
 
-from analysis.estimate import Estimate
-from analysis.page.numbers import compact
-from analysis.page.style import (
-    GREY,
-    PAGE,
-    RecurrenceStyle,
-    empty,
-    legend,
-    named,
-    panels,
-    signed_axis,
-    styled,
-)
+from analysis.page.chart import DASHED, STAR, Curve, Panel, Rule, chart
+from analysis.page.style import GREY, PAGE, RecurrenceStyle, count_axis, signed_axis
 from analysis.readout.claims import UNSEEN
-from analysis.readout.results import Group, Readout
+from analysis.readout.results import Group
+from analysis.tables.measured import Measured
 
-TRAINED_LINE: dict[str, Any] = {"color": "#888888", "linewidth": 1.0, "linestyle": (0, (2, 2))}
+TRAINED_LINE: dict[str, Any] = {"color": "#888888", **DASHED}
 CLAMPS = {"rescaled": "norm held at loop 1's", "tangential": "no radial update"}
 #: The frontier reaches up to so many times the highest perplexity of a trained depth.
 SHOWN_PERPLEXITY = 1.2
 
+Quantity = Callable[[Measured], np.ndarray]
 
-@styled
+
 def norm_growth(groups: Sequence[Group], width: float = PAGE) -> Figure:
     """Mean norm of the state after every loop, and how far its tail is from the middle."""
-    fig, (left, right) = panels(width, 2, 2, 3.1)
-    style = _styles(groups)
-    for ax in (left, right):
-        ax.set_yscale("log")
-    for i, each in enumerate(groups):
-        loops = np.arange(each.loops + 1)
-        _line(left, loops, _values(each, lambda run: run.norm["mean"]), style(i))
-        tail = lambda run: _ratios(run.norm["p99"], run.norm["median"])
-        _line(right, loops, _values(each, tail), style(i))
-    for ax in (left, right):
-        _loop_axis(ax, groups)
-        _plain_log_ticks(ax)
-    left.set_ylabel("mean ‖hᵢ‖ over tokens")
-    right.set_ylabel("99th percentile / median of ‖hᵢ‖")
-    _legend(fig, groups)
-    return fig
+
+    def panel(of: Quantity, y: str) -> Panel:
+        return Panel(
+            _over_loops(groups, of, first=0),
+            "loop i",
+            y,
+            log="y",
+            rules=_trained(groups),
+            x_ticks=_loops,
+            y_ticks=_plain_numbers,
+        )
+
+    parts = [
+        panel(_values("norm.mean"), "mean ‖hᵢ‖ over tokens"),
+        panel(
+            lambda run: _values("norm.p99")(run) / _values("norm.median")(run),
+            "99th percentile / median of ‖hᵢ‖",
+        ),
+    ]
+    return chart(parts, width, columns=2, height=3.1)
 
 
-@styled
 def radial_fraction(groups: Sequence[Group], width: float = PAGE) -> Figure:
     """How much of the gradient lies along the state: of a loop's own loss, and of the objective."""
-    fig, axes = panels(width, 2, 2, 3.1, sharey=True)
-    style = _styles(groups)
-    parts = (("immediate", "loss read from the state"), ("objective", "training objective"))
-    measured = [e.value for g in groups for run in g.runs for e in (*run.immediate, *run.objective)]
-    axes[0].set_yscale("log")
-    axes[0].set_ylim(min([1e-9, *(x / 2 for x in measured if x > 0)]), 2)
-    for ax, (name, title) in zip(axes, parts, strict=True):
-        for i, each in enumerate(groups):
-            rows = _values(each, attrgetter(name))
-            _line(ax, np.arange(1, rows.shape[1] + 1), rows, style(i))
-        ax.set_title(f"of the {title}", loc="left")
-        _loop_axis(ax, groups)
+
+    def unseen(ax: Axes) -> None:
+        measured = np.concatenate([np.asarray(line.get_ydata(), float) for line in ax.lines])
+        ax.set_ylim(min(1e-9, measured[measured > 0].min() / 2), 2)
         ax.axhspan(1e-12, UNSEEN / 10, color="#eeeeee", zorder=0)
+        note = "rounding, RMSNorm's ε"
+        place = ax.get_yaxis_transform()
+        ax.text(0.02, UNSEEN / 13, note, fontsize=7, color=GREY, va="top", transform=place)
         ax.yaxis.set_major_locator(LogLocator(numticks=12))
         ax.yaxis.set_minor_locator(NullLocator())
-    axes[0].text(1.02, UNSEEN / 13, "rounding, RMSNorm's ε", fontsize=7, color=GREY, va="top")
-    for ax in axes if width < PAGE else axes[:1]:
-        ax.set_ylabel("|⟨∇L, h⟩| / ‖∇L‖‖h‖")
-    _legend(fig, groups)
-    return fig
+
+    parts = [
+        Panel(
+            _over_loops(groups, _values(f"radial_fraction.{of}.mean")),
+            "loop i",
+            "|⟨∇L, h⟩| / ‖∇L‖‖h‖",
+            f"of the {title}",
+            log="y",
+            rules=_trained(groups),
+            x_ticks=_loops,
+            finish=unseen,
+        )
+        for of, title in (
+            ("immediate", "loss read from the state"),
+            ("objective", "training objective"),
+        )
+    ]
+    return chart(parts, width, columns=2, height=3.1, sharey=True)
 
 
-@styled
 def frontier(groups: Sequence[Group], width: float = PAGE) -> Figure:
     """Perplexity against measured throughput and against FLOPs, a mark a loop, a star at K."""
-    fig, (left, right) = panels(width, 2, 2, 3.3, sharey=True)
-    for ax in (left, right):
-        ax.set_xscale("log")
-        ax.set_yscale("log")
-    style = _styles(groups)
-    best, highest = np.inf, 0.0
-    for i, each in enumerate(groups):
-        perplexity = _mean(_values(each, lambda run: run.perplexity))
-        best = min(best, perplexity.min())
-        highest = max(highest, perplexity[each.trained_loops - 1])
-        speed = np.exp(np.mean([np.log(run.tokens_per_second) for run in each.runs], 0))
-        flops = each.runs[0].flops
-        for ax, x in ((left, speed), (right, flops)):
-            ax.plot(x, perplexity, **style(i) | {"markersize": 3.2, "linewidth": 1.0})
-            k = each.trained_loops - 1
-            ax.plot(x[k], perplexity[k], "*", color=style(i)["color"], ms=11, mec="white", mew=0.6)
-    for ax in (left, right):
-        ax.set_ylim(best / 1.03, highest * SHOWN_PERPLEXITY)
-        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        ax.xaxis.set_minor_locator(NullLocator())
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
-        _plain_log_ticks(ax)
-    left.set_xlabel("tokens per second (measured)")
-    left.invert_xaxis()
-    right.set_xlabel("forward FLOPs per token")
-    for ax in (left, right) if width < PAGE else (left,):
-        ax.set_ylabel("perplexity")
-    star = Line2D([], [], color=GREY, marker="*", ms=9, ls="none", label="trained loops")
-    _legend(fig, groups, star)
-    return fig
+    perplexity = [_mean(_rows(each, _values("perplexity"))) for each in groups]
+    trained = [each.trained_loops - 1 for each in groups]
+    highest = max(loss[k] for loss, k in zip(perplexity, trained, strict=True))
+
+    def panel(path: str, label: str, reverse: bool) -> Panel:
+        curves, style = [], _styles(groups)
+        for i, each in enumerate(groups):
+            x = _mean(_rows(each, lambda run: np.array(run[f"throughput.{path}"])))
+            look = {"markersize": 3.2, "linewidth": 1.0, "markevery": 1}
+            curves.append(Curve(x, perplexity[i], style(i) | look, each.label))
+            k, star = trained[i], STAR | {"color": style(i)["color"]}
+            curves.append(Curve([x[k]], [perplexity[i][k]], star))
+
+        def finish(ax: Axes) -> None:
+            ax.set_ylim(min(map(min, perplexity)) / 1.03, highest * SHOWN_PERPLEXITY)
+            _plain_numbers(ax.yaxis)
+            if reverse:
+                ax.invert_xaxis()
+
+        return Panel(curves, label, "perplexity", log="xy", x_ticks=count_axis, finish=finish)
+
+    parts = [
+        panel("tokens_per_second", "tokens per second (measured)", True),
+        panel("flops_per_token", "forward FLOPs per token", False),
+    ]
+    star = Line2D([], [], **STAR | {"color": GREY, "ms": 9}, label="trained loops")
+    return chart(parts, width, columns=2, height=3.3, sharey=True, handles=[star])
 
 
-@styled
 def angular_step(groups: Sequence[Group], width: float = PAGE) -> Figure:
     """Angle of an update against 1 / s: of every loop, and of one state at several scales."""
-    fig, (left, right) = panels(width, 2, 2, 3.2, sharey=True)
-    for ax in (left, right):
-        ax.set_xscale("log")
-        ax.set_yscale("log")
-        ax.set_xlabel("1 / s")
-    style = _styles(groups)
-    for i, each in enumerate(groups):
-        for run in each.runs:
-            size, angle = _points(run.update["size"][1:], run.update["angle"][1:])
-            left.plot(1 / size, angle, **style(i) | {"linewidth": 0.7, "markersize": 3})
-            size, angle = _points(run.probe["size"], run.probe["angle"])
-            right.plot(1 / size, angle, **style(i) | {"linewidth": 0.9, "markersize": 3.6})
-    left.set_title("loops 2 … R", loc="left")
-    right.set_title("h of the trained depth, scaled", loc="left")
-    for ax in (left, right):
-        _slope_one(ax)
-    for ax in (left, right) if width < PAGE else (left,):
-        ax.set_ylabel("mean angular step (radians)")
+
+    def panel(part: str, first: int, title: str) -> Panel:
+        curves, style = [], _styles(groups)
+        for i, each in enumerate(groups):
+            for run in each.runs:
+                size, angle = (_values(f"{part}.{n}")(run)[first:] for n in ("size", "angle"))
+                size = np.where(size > 0, size, np.nan)
+                look = {"linewidth": 0.8, "markersize": 3.3}
+                curves.append(Curve(1 / size, angle, style(i) | look, each.label))
+        return Panel(
+            curves, "1 / s", "mean angular step (radians)", title, log="xy", finish=_slope_one
+        )
+
+    parts = [
+        panel("update", 1, "loops 2 … R"),
+        panel("probe", 0, "h of the trained depth, scaled"),
+    ]
     line = Line2D([], [], label="∝ 1 / s", **TRAINED_LINE)
-    _legend(fig, groups, line)
-    return fig
+    return chart(parts, width, columns=2, height=3.2, sharey=True, handles=[line])
 
 
-@styled
 def clamps(groups: Sequence[Group], width: float = PAGE) -> Figure:
     """What it does to the loss to take the scale out of the loop, at every loop."""
-    fig, axes = panels(width, 2, 2, 3.1, sharey=True)
-    style = _styles(groups)
-    largest = 0.0
-    for ax, (name, title) in zip(axes, CLAMPS.items(), strict=True):
-        for i, each in enumerate(groups):
-            rows = np.array([[e.value for e in run.clamps[name]] for run in each.runs])
-            loops = np.arange(1, rows.shape[1] + 1)
-            _line(ax, loops, rows, style(i), mean=np.mean)
-            largest = max(largest, float(np.abs(rows).max()))
-        ax.axhline(0, color=GREY, linewidth=0.8)
-        ax.set_title(title, loc="left")
-        _loop_axis(ax, groups)
-    for ax in axes:
+    parts = [
+        Panel(
+            _over_loops(groups, _values(f"clamp.{name}.difference"), mean=np.mean),
+            "loop i",
+            "loss − loss without the clamp (nats)",
+            title,
+            rules=[Rule(0, "y"), *_trained(groups)],
+            x_ticks=_loops,
+        )
+        for name, title in CLAMPS.items()
+    ]
+    largest = max(np.abs(curve.y).max() for part in parts for curve in part.curves)
+    fig = chart(parts, width, columns=2, height=3.1, sharey=True)
+    for ax in fig.axes:
         signed_axis(ax.yaxis, 0.01, [t for t in (0.01, 0.1, 1.0, 10.0) if t <= 2 * largest])
-    for ax in axes if width < PAGE else axes[:1]:
-        ax.set_ylabel("loss − loss without the clamp (nats)")
-    _legend(fig, groups)
     return fig
 
 
@@ -171,77 +165,64 @@ def _styles(groups: Sequence[Group]) -> RecurrenceStyle:
     return RecurrenceStyle(range(len(groups)))
 
 
-def _values(group: Group, of: Callable[[Readout], Sequence[Estimate]]) -> np.ndarray:
-    """(seeds, loops); NaN where there is no number."""
-    return np.array([[each.value for each in of(run)] for run in group.runs])
+def _values(path: str) -> Quantity:
+    """Of the estimates of a run; NaN where there is no number."""
+    return lambda run: np.array([each.value for each in run[path]])
 
 
-def _ratios(above: Sequence[Estimate], below: Sequence[Estimate]) -> list[Estimate]:
-    pairs = zip(above, below, strict=True)
-    return [Estimate(a.value / b.value if b.value else np.nan, None, None) for a, b in pairs]
+def _rows(group: Group, of: Quantity) -> np.ndarray:
+    """(seeds, loops)."""
+    return np.array([of(run) for run in group.runs])
 
 
-def _mean(rows: np.ndarray) -> np.ndarray:
+def _mean(rows: np.ndarray, axis: int = 0) -> np.ndarray:
     """Geometric over seeds."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.exp(np.mean(np.log(rows), axis=0))
+        return np.asarray(stats.gmean(rows, axis=axis))
 
 
-def _line(
-    ax: Axes,
-    loops: np.ndarray,
-    rows: np.ndarray,
-    style: dict[str, Any],
-    mean: Callable[..., np.ndarray] | None = None,
-) -> None:
-    centre = _mean(rows) if mean is None else mean(rows, axis=0)
-    shown = np.isfinite(centre)
-    low, high = rows.min(axis=0), rows.max(axis=0)
-    ax.fill_between(loops, low, high, where=shown, color=style["color"], alpha=0.18, linewidth=0)
-    marks = {"markevery": max(1, shown.sum() // 8), "markersize": 3.8}
-    ax.plot(loops[shown], centre[shown], **style | marks)
+def _over_loops(
+    groups: Sequence[Group],
+    of: Quantity,
+    first: int = 1,
+    mean: Callable[..., ArrayLike] = _mean,
+) -> list[Curve]:
+    style, curves = _styles(groups), []
+    for i, each in enumerate(groups):
+        rows = _rows(each, of)
+        loops = first + np.arange(rows.shape[1])
+        band = {"low": rows.min(axis=0), "high": rows.max(axis=0)}
+        look = style(i) | {"markersize": 3.8}
+        curves.append(Curve(loops, mean(rows, axis=0), look, each.label, **band))
+    return curves
 
 
-def _points(x: Sequence[Estimate], y: Sequence[Estimate]) -> tuple[np.ndarray, np.ndarray]:
-    """The pairs that are positive numbers."""
-    pairs = np.array([[a.value, b.value] for a, b in zip(x, y, strict=True)]).reshape(-1, 2)
-    kept = np.isfinite(pairs).all(axis=1) & (pairs > 0).all(axis=1)
-    return pairs[kept, 0], pairs[kept, 1]
+def _trained(groups: Sequence[Group]) -> list[Rule]:
+    return [Rule(k, style=TRAINED_LINE) for k in sorted({each.trained_loops for each in groups})]
 
 
-def _loop_axis(ax: Axes, groups: Sequence[Group]) -> None:
-    ax.set_xlabel("loop i")
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    for trained in sorted({each.trained_loops for each in groups}):
-        ax.axvline(trained, **TRAINED_LINE)
+def _loops(axis: Axis) -> None:
+    axis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _plain_log_ticks(ax: Axes) -> None:
-    """Plain numbers, dense where the axis spans little."""
-    low, high = ax.get_ylim()
+def _plain_numbers(axis: Axis) -> None:
+    """On a logarithmic axis, dense where it spans little."""
+    low, high = axis.get_view_interval()
     decades = np.log10(high / low)
-    if decades < 0.35:
-        ax.yaxis.set_major_locator(MaxNLocator(6))
-    else:
-        subs = (1, 2, 5) if decades < 3 else (1,)
-        ax.yaxis.set_major_locator(LogLocator(subs=subs, numticks=14))
-    ax.yaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    subs = (1, 2, 5) if decades < 3 else (1,)
+    dense = decades < 0.35
+    axis.set_major_locator(MaxNLocator(6) if dense else LogLocator(subs=subs, numticks=14))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
 
 
 def _slope_one(ax: Axes) -> None:
     """A line of slope one through the middle of what is drawn."""
-    points = [np.asarray(line.get_xydata()) for line in ax.lines]
-    if not sum(map(len, points)):
-        empty(ax, "no update was measured")
+    log = np.log(np.concatenate([np.asarray(line.get_xydata()) for line in ax.lines]))
+    if not len(log):
         return
-    log = np.log(np.concatenate(points))
     middle = np.exp(np.median(log, axis=0))
     ends = np.exp([log[:, 0].min(), log[:, 0].max()])
     limits = ax.get_ylim()
     ax.plot(ends, middle[1] * ends / middle[0], zorder=0, **TRAINED_LINE)
     ax.set_ylim(limits)
-
-
-def _legend(fig: Figure, groups: Sequence[Group], *others: Line2D) -> None:
-    legend(fig, [*named([each.label for each in groups], _styles(groups)), *others])

@@ -7,16 +7,16 @@ quantity is a scale. Loops count from 1, the start is loop 0; losses are in nats
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
 
-from analysis.estimate import Estimate
 from analysis.page.numbers import shown, significant
-from analysis.tables.measured import Measured, estimate
-from analysis.tables.suites import parts
+from analysis.tables.estimate import Estimate
+from analysis.tables.measured import Measured
 
 READOUTS = {"every": "RMSNorm", "none": "raw", "last": "RMSNorm at the last loop"}
 STATE_NORMS = {
@@ -50,83 +50,10 @@ class Condition:
         return text if self.injection == "passthrough" else f"{text}, {self.injection} injection"
 
 
-@dataclass(frozen=True)
-class Readout:
-    """One run's measurements.
-
-    Attributes:
-        trained_loops, loops: K, and R that were run.
-        norm: "mean", "median", "p99", "tail_index" of ‖h_i‖ over tokens, i = 0 … R.
-        immediate, objective: radial fraction of the gradients, i = 1 … R and 1 … K.
-        update: parts of each update i = 1 … R; probe: the same of the trained depth's states at
-            several scales.
-        loss, perplexity: i = 1 … R; clamps: by intervention, its loss minus that without.
-        tokens_per_second, flops: of the forward pass with 1 … R loops; quartiles of the former.
-    """
-
-    run: str
-    condition: Condition
-    seed: int
-    trained_loops: int
-    loops: int
-    width: int
-    unit: str
-    norm: dict[str, list[Estimate]]
-    immediate: list[Estimate]
-    objective: list[Estimate]
-    update: dict[str, list[Estimate]]
-    probe: dict[str, list[Estimate]]
-    angle_slope: Estimate
-    radial_ratio: list[Estimate]
-    loss: list[Estimate]
-    perplexity: list[Estimate]
-    clamps: dict[str, list[Estimate]]
-    tokens_per_second: np.ndarray
-    quartiles: np.ndarray
-    flops: np.ndarray
-    device: str
-
-
-def readout(measured: Measured[parts.Readout]) -> Readout:
-    """Of one run's ``readout`` part."""
-    part = measured.part
-    condition, fraction, probe = part["condition"], part["radial_fraction"], part["probe"]
-    throughput = part["throughput"]
-    many = lambda rows: [estimate(row) for row in rows]
-    every = lambda named: {name: many(rows) for name, rows in named.items()}
-    return Readout(
-        run=measured.run,
-        condition=Condition(
-            supervision=condition["supervision"],
-            readout_norm=condition["readout_norm"],
-            norm_penalty=condition["norm_penalty"],
-            state_norm=condition["state_norm"],
-            loop_weights=tuple(condition["loop_weights"]),
-            injection=condition["injection"],
-        ),
-        seed=part["seed"],
-        trained_loops=part["trained_loops"],
-        loops=part["loops"],
-        width=part["width"],
-        unit=part["bootstrap"]["unit"],
-        norm=every(part["norm"]),
-        immediate=many(fraction["immediate"]["mean"]),
-        objective=many(fraction["objective"]["mean"]),
-        update=every(part["update"]),
-        probe={name: many(probe[name]) for name in ("size", "radial", "tangential", "angle")},
-        angle_slope=estimate(probe["angle_slope"]),
-        radial_ratio=many(probe["radial_ratio"]),
-        loss=many(part["loss"]),
-        perplexity=many(part["perplexity"]),
-        clamps={
-            "rescaled": many(part["clamp"]["rescaled"]["difference"]),
-            "tangential": many(part["clamp"]["tangential"]["difference"]),
-        },
-        tokens_per_second=np.asarray(throughput["tokens_per_second"]),
-        quartiles=np.asarray(throughput["quartiles"]),
-        flops=np.asarray(throughput["flops_per_token"]),
-        device=throughput["device"],
-    )
+def condition(run: Measured) -> Condition:
+    """Of one run."""
+    values = run["condition"]
+    return Condition(**values | {"loop_weights": tuple(values["loop_weights"])})
 
 
 @dataclass(frozen=True)
@@ -156,44 +83,38 @@ class Group:
     width: int
     trained_loops: int
     loops: int
-    runs: tuple[Readout, ...]
+    runs: tuple[Measured, ...]
 
     @property
     def label(self) -> str:
         return self.condition.label
 
     def over_seeds(
-        self, quantity: Callable[[Readout], Estimate], *, log: bool = False
+        self, quantity: Callable[[Measured], Estimate], *, log: bool = False
     ) -> OverSeeds:
         """A quantity of every run together; `log` for positive scales, whose mean is geometric."""
         return over_seeds([quantity(run) for run in self.runs], log=log)
 
 
-def group(runs: Sequence[Readout]) -> list[Group]:
+def group(runs: Sequence[Measured]) -> list[Group]:
     """Runs by shape and condition; within a shape in the order of the study's 2 × 2."""
-    keys: dict[tuple, list[Readout]] = {}
-    for run in runs:
-        key = (run.width, run.trained_loops, run.loops, run.condition)
-        keys.setdefault(key, []).append(run)
-    order = lambda key: (*key[:3], key[3].state_norm != "none", key[3].norm_penalty, key[3])
+
+    def key(run: Measured) -> tuple:
+        case = condition(run)
+        shape = run["width"], run["trained_loops"], run["loops"]
+        return *shape, case.state_norm != "none", case.norm_penalty, case
+
+    ordered = sorted(runs, key=lambda run: (*key(run), run["seed"], run.run))
     return [
-        Group(
-            condition=key[3],
-            width=key[0],
-            trained_loops=key[1],
-            loops=key[2],
-            runs=tuple(sorted(keys[key], key=lambda run: (run.seed, run.run))),
-        )
-        for key in sorted(keys, key=order)
+        Group(case, width, trained_loops, loops, tuple(same))
+        for (width, trained_loops, loops, *_, case), same in itertools.groupby(ordered, key)
     ]
 
 
 def shapes(groups: Sequence[Group]) -> list[list[Group]]:
     """Groups that can be compared: of one width, trained depth and measured depth."""
-    of: dict[tuple[int, int, int], list[Group]] = {}
-    for each in groups:
-        of.setdefault((each.width, each.trained_loops, each.loops), []).append(each)
-    return list(of.values())
+    shape = lambda each: (each.width, each.trained_loops, each.loops)
+    return [list(same) for _, same in itertools.groupby(groups, shape)]
 
 
 def over_seeds(estimates: Sequence[Estimate], *, log: bool = False) -> OverSeeds:
@@ -221,12 +142,10 @@ def ratio(above: OverSeeds, below: OverSeeds) -> OverSeeds:
         return OverSeeds((value,), value, ends)
     a, b = np.log(above.values), np.log(below.values)
     squares = a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)
-    error = np.sqrt(sum(squares))
-    half = 0.0
+    error, half = np.sqrt(sum(squares)), 0.0
     if error > 0:
         freedom = error**4 / (squares[0] ** 2 / (len(a) - 1) + squares[1] ** 2 / (len(b) - 1))
         half = stats.t.ppf(0.975, freedom) * error
     difference = a.mean() - b.mean()
-    values = tuple(float(x) for x in np.exp(a - b.mean()))
     ends = float(np.exp(difference - half)), float(np.exp(difference + half))
-    return OverSeeds(values, value, ends)
+    return OverSeeds(tuple(np.exp(a - b.mean()).tolist()), value, ends)

@@ -24,21 +24,18 @@ from analysis.readout.claims import (
     final_perplexity,
     radial,
 )
-from analysis.readout.results import Group, group, over_seeds, readout, shapes
-from analysis.tables.measured import measured
+from analysis.readout.results import Group, group, shapes
+from analysis.tables.measured import TEXT_UNITS, measured
 from analysis.tables.runs import RunTable
-from analysis.tables.suites import parts
 
-UNITS = {"document": "documents of the held-out text", "window": "windows of the held-out text"}
 TWO, THREE, FOUR = map(significant, (2, 3, 4))
 
 
-def readout_section(runs: RunTable) -> Section | None:
+def readout_section(table: RunTable) -> Section | None:
     """Everything about the readout of the runs that were measured; None where none was."""
-    found = [readout(each) for each in measured(runs, parts.Readout)]
-    if not found:
+    of_shapes = shapes(group(measured(table, "readout")))
+    if not of_shapes:
         return None
-    of_shapes = shapes(group(found))
     content: list[Block] = []
     numbers = []
     for groups in of_shapes:
@@ -107,8 +104,8 @@ def readout_figures(groups: Sequence[Group], suffix: str = "") -> list[PageFigur
             figures.frontier,
             f"Quality against compute: a mark for each of 1 … {R} loops, a star at the {K} of "
             "training; lower and further left is better. Speed is the median of repeated forward "
-            f"passes on {groups[0].runs[0].device}. What lies far above all trained depths "
-            "is cut off.",
+            f"passes on {groups[0].runs[0]['throughput.device']}. What lies far above all trained "
+            "depths is cut off.",
             "Two line charts: perplexity against measured tokens per second and against forward "
             "FLOPs per token",
         ),
@@ -191,9 +188,9 @@ def conditions_table(groups: Sequence[Group], suffix: str = "") -> Table:
     return Table(
         f"readout_conditions{suffix}",
         f"At the {K} loops of training, with 95 % intervals over seeds (over "
-        f"{UNITS[groups[0].runs[0].unit]} with one seed). Tail index: Hill's over the largest 5 % "
-        "of tokens, heavy tails are small. Radial: fraction of the gradient of this loop's loss. "
-        "Clamped: what it costs to hold the norm at that of loop 1, in nats.",
+        f"{TEXT_UNITS[groups[0].runs[0]['bootstrap.unit']]} with one seed). Tail index: Hill's "
+        "over the largest 5 % of tokens, heavy tails are small. Radial: fraction of the gradient "
+        "of this loop's loss. Clamped: what it costs to hold the norm at that of loop 1, in nats.",
         (
             Column("label", "condition"),
             Column("n_seeds", "seeds", "d"),
@@ -209,27 +206,27 @@ def conditions_table(groups: Sequence[Group], suffix: str = "") -> Table:
 
 def _condition(each: Group, K: int) -> dict[str, Any]:
     mean = lambda quantity: each.over_seeds(quantity, log=True)
-    norm = lambda i: mean(lambda run: run.norm["mean"][i])
-    perplexity = lambda i: mean(lambda run: run.perplexity[i])
+    at = lambda path, i: mean(lambda run: run[path][i])
+    speed, flops = "throughput.tokens_per_second", "throughput.flops_per_token"
     return {
         "label": each.label,
         **vars(each.condition),
         "runs": [run.run for run in each.runs],
-        "seeds": [run.seed for run in each.runs],
+        "seeds": [run["seed"] for run in each.runs],
         "n_seeds": len(each.runs),
         "final_norm": mean(final_norm),
         "perplexity": mean(final_perplexity),
         "radial_fraction": mean(radial),
-        "tail_index": mean(lambda run: run.norm["tail_index"][K]),
-        "clamped": each.over_seeds(lambda run: run.clamps["rescaled"][K - 1]),
-        "angle_slope": each.over_seeds(lambda run: run.angle_slope),
-        "norm_by_loop": [norm(i) for i in range(1, each.loops + 1)],
+        "tail_index": at("norm.tail_index", K),
+        "clamped": each.over_seeds(lambda run: run["clamp.rescaled.difference"][K - 1]),
+        "angle_slope": each.over_seeds(lambda run: run["probe.angle_slope"]),
+        "norm_by_loop": [at("norm.mean", i) for i in range(1, each.loops + 1)],
         "frontier": [
             {
                 "loops": i + 1,
-                "perplexity": perplexity(i),
-                "tokens_per_second": [float(run.tokens_per_second[i]) for run in each.runs],
-                "flops_per_token": float(each.runs[0].flops[i]),
+                "perplexity": at("perplexity", i),
+                "tokens_per_second": [run[speed][i] for run in each.runs],
+                "flops_per_token": each.runs[0][flops][i],
             }
             for i in range(each.loops)
         ],
@@ -258,17 +255,15 @@ def loops_table(groups: Sequence[Group], suffix: str = "") -> Table:
 
 
 def _loop(each: Group, i: int) -> dict[str, Any]:
-    runs = each.runs
-    update = {
-        name: over_seeds([run.update[name][i - 1] for run in runs]).value
-        for name in ("radial", "tangential", "angle", "angle_error")
-    }
+    at = lambda path, i, log=False: each.over_seeds(lambda run: run[path][i], log=log)
+    updates = ("radial", "tangential", "angle", "angle_error")
+    speeds = [run["throughput.tokens_per_second"][i - 1] for run in each.runs]
     return {
         "condition": each.label,
         "loop": i,
-        "norm": over_seeds([run.norm["mean"][i] for run in runs], log=True).value,
-        "p99": over_seeds([run.norm["p99"][i] for run in runs], log=True).value,
-        "perplexity": over_seeds([run.perplexity[i - 1] for run in runs], log=True),
-        **update,
-        "tokens_per_second": sum(run.tokens_per_second[i - 1] for run in runs) / len(runs),
+        "norm": at("norm.mean", i, log=True).value,
+        "p99": at("norm.p99", i, log=True).value,
+        "perplexity": at("perplexity", i - 1, log=True),
+        **{name: at(f"update.{name}", i - 1).value for name in updates},
+        "tokens_per_second": sum(speeds) / len(speeds),
     }

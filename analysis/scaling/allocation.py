@@ -14,9 +14,9 @@ import numpy as np
 from scipy.optimize import elementwise
 
 from analysis.errors import NotIdentifiedError
-from analysis.estimate import Draws, Estimate
 from analysis.laws.counting import FloatArray, Injection
 from analysis.laws.law import FittedLaw, Runs
+from analysis.tables.estimate import Draws, Estimate
 from analysis.tables.flops import Architecture, architectures
 from analysis.tables.runs import RunTable
 

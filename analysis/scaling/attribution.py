@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.estimate import Draws, Estimate, estimate
 from analysis.laws.counting import FloatArray
 from analysis.laws.law import FittedLaw, Runs
 from analysis.scaling.allocation import least_loss, optimal_allocation, redrawn
+from analysis.tables.estimate import Draws, Estimate, estimate
 from analysis.tables.flops import Architecture
 from analysis.tables.runs import RunTable
 

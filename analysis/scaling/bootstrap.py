@@ -16,7 +16,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.errors import AnalysisError, NotIdentifiedError
-from analysis.estimate import Draws
 from analysis.laws.counting import BoolArray, FloatArray, Injection
 from analysis.laws.power_laws import CHUNK
 from analysis.laws.problem import Problem
@@ -27,6 +26,7 @@ from analysis.scaling.fit import (
     make_problem,
     same_objective,
 )
+from analysis.tables.estimate import Draws
 from analysis.tables.runs import RunTable
 
 Unit = Literal["cell", "run", "budget", "r"]

@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 
 from analysis.errors import InputError, NotIdentifiedError
-from analysis.estimate import Estimate, estimate
 from analysis.scaling.attribution import LossShares, WidthShift, loss_shares, width_shifts
 from analysis.scaling.bootstrap import (
     FEW_BLOCKS,
@@ -25,6 +24,7 @@ from analysis.scaling.bootstrap import (
     refit,
 )
 from analysis.scaling.fit import FitResult, fit
+from analysis.tables.estimate import Estimate, estimate
 from analysis.tables.flops import architectures
 from analysis.tables.runs import Dropped, RunTable
 

@@ -15,10 +15,10 @@ import numpy as np
 import pandas as pd
 
 from analysis.errors import NotIdentifiedError
-from analysis.estimate import Draws, Estimate
 from analysis.laws.counting import FloatArray
 from analysis.scaling.bootstrap import UNIT_COLUMNS, Unit, blocks, problem_of, refit
 from analysis.scaling.fit import FitResult
+from analysis.tables.estimate import Draws, Estimate
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ import pandas as pd
 from scipy import optimize
 
 from analysis.errors import NotIdentifiedError
-from analysis.estimate import Estimate
 from analysis.laws.counting import INJECTIONS, FloatArray
 from analysis.laws.law import Runs
 from analysis.laws.problem import Problem
 from analysis.scaling.bootstrap import problem_of
 from analysis.scaling.fit import FitResult, fit
 from analysis.scaling.jackknife import Jackknife, jackknife
+from analysis.tables.estimate import Estimate
 from analysis.tables.runs import RunTable
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from analysis.estimate import Draws
 from analysis.scaling.bootstrap import bootstrap_fit
 from analysis.scaling.fit import FitResult
 from analysis.scaling.jackknife import jackknife
+from analysis.tables.estimate import Draws
 from analysis.tables.runs import RunTable
 
 

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from analysis.laws.counting import INJECTIONS
 from analysis.tables.columns import COLUMNS, OTHERS
 from analysis.tables.files import refuse_unwritable
-from analysis.tables.measured import require_measured
 from analysis.tables.runs import RunTable, load_runs
+
+
+def add_command(
+    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    run: Callable[[argparse.Namespace], None],
+    groups: Sequence[Callable[[argparse.ArgumentParser], None]],
+    **texts: str,
+) -> argparse.ArgumentParser:
+    """Register a command with groups of arguments; ``texts`` are its help and description."""
+    parser = subparsers.add_parser(name, **texts)  # type: ignore[arg-type]
+    for add in groups:
+        add(parser)
+    parser.set_defaults(run=run)
+    return parser
 
 
 def add_table_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,18 +79,6 @@ def warn(table: RunTable) -> None:
         *(f"{run.run} is left out: {run.reason}" for run in table.dropped),
     ]:
         print(f"warning: {line}", file=sys.stderr)
-
-
-def read_measured(args: argparse.Namespace, schema: type) -> RunTable:
-    """The same, warned about, of runs that the suite of this schema has measured.
-
-    Raises:
-        InputError: it has measured none of them.
-    """
-    table = read_table(args)
-    warn(table)
-    require_measured(table, schema)
-    return table
 
 
 def add_seed_argument(parser: argparse.ArgumentParser) -> None:

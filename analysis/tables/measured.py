@@ -4,26 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any
 
 import pandas as pd
 
 from analysis.errors import InputError
-from analysis.estimate import Estimate
+from analysis.tables.estimate import Estimate
 from analysis.tables.runs import RunTable
-from analysis.tables.suites.parts import SUITES, EstimateJson
+from analysis.tables.suites.parts import EstimateJson
 
-Part = TypeVar("Part")
+#: What the intervals of a suite were resampled over, in words.
+TEXT_UNITS = {
+    "document": "documents of the held-out text",
+    "window": "windows of the held-out text, since it has few documents",
+}
 
 
 @dataclass(frozen=True)
-class Measured(Generic[Part]):
-    """One suite's results on one run; ``part`` is as the suite's schema says."""
+class Measured:
+    """One suite's results on one run.
+
+    ``part`` is what the suite's schema declares, its numbers with intervals as ``Estimate``; a
+    value deep in it is ``run["kl.median"]``.
+    """
 
     run: str
     folder: Path
-    part: Part
+    part: dict[str, Any]
+
+    def __getitem__(self, path: str) -> Any:
+        return reduce(lambda value, key: value[key], path.split("."), self.part)
 
     def table(self, name: str, columns: Sequence[str]) -> pd.DataFrame:
         """Columns of the suite's Parquet table.
@@ -39,46 +51,38 @@ class Measured(Generic[Part]):
             raise InputError(f"{path}: unreadable: {reason}") from None
 
 
-def measured(runs: RunTable, schema: type[Part]) -> list[Measured[Part]]:
-    """The runs of a folder that the suite of this schema has measured, by name; none of a CSV.
+def measured(runs: RunTable, suite: str) -> list[Measured]:
+    """The runs of a folder that a suite has measured, by name; none of a CSV.
 
     A part that is not as the schema says has been left out when the runs were read: the table's
     warnings name it.
     """
-    suite = _suite(schema)
     return [
-        Measured(name, folder.path, folder.parts[suite])
+        Measured(name, folder.path, _with_estimates(folder.parts[suite]))
         for name in sorted(runs.runs["run"])
         if (folder := runs.folders.get(name)) is not None and suite in folder.parts
     ]
 
 
-def require_measured(runs: RunTable, schema: type[Part]) -> list[Measured[Part]]:
-    """The same.
-
-    Raises:
-        InputError: no run has been measured.
-    """
-    found = measured(runs, schema)
-    if not found:
-        suite = _suite(schema)
-        broken = [line for line in runs.warnings if f": its {suite} is left out" in line]
-        raise InputError(
-            f"{runs.source}: no run holds {suite}: measure with "
-            f"python -m looped_jax.evaluate --workdir={runs.source} --suites={suite}"
-            + (f" ({broken[0]})" if broken else "")
-        )
-    return found
+def require_measured(runs: RunTable, suite: str) -> None:
+    """Raise InputError if the suite has measured no run."""
+    if measured(runs, suite):
+        return
+    broken = [line for line in runs.warnings if f": its {suite} is left out" in line]
+    raise InputError(
+        f"{runs.source}: no run holds {suite}: measure with "
+        f"python -m looped_jax.evaluate --workdir={runs.source} --suites={suite}"
+        + (f" ({broken[0]})" if broken else "")
+    )
 
 
-def estimate(value: EstimateJson) -> Estimate:
-    """An estimate as suites write it, with its interval if it has one."""
-    low, high = value["ci95"]
-    interval = None if low is None or high is None else (float(low), float(high))
-    error = value["standard_error"]
-    number = float("nan") if value["value"] is None else float(value["value"])
-    return Estimate(number, None if error is None else float(error), interval)
-
-
-def _suite(schema: type) -> str:
-    return next(name for name, each in SUITES.items() if each is schema)
+def _with_estimates(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_with_estimates(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == EstimateJson.__annotations__.keys():
+        ends = None if None in value["ci95"] else tuple(value["ci95"])
+        number = float("nan") if value["value"] is None else float(value["value"])
+        return Estimate(number, value["standard_error"], ends)
+    return {key: _with_estimates(each) for key, each in value.items()}

@@ -16,10 +16,8 @@ from typing import Any
 import numpy as np
 
 from analysis.errors import InputError
-from analysis.estimate import Estimate
+from analysis.tables.estimate import Estimate
 
-#: Half widths of a 95 % interval in standard errors.
-Z95 = 1.96
 #: A curve is averaged over so many parts of its tokens, evenly spaced on a logarithmic axis.
 BINS = 100
 
@@ -195,5 +193,4 @@ def paired_difference(first: TrainedRun, other: TrainedRun) -> Estimate | str:
     if windows < 2:
         return f"{first.name} was measured on a single window"
     spread = np.sum((difference_W - mean * tokens_W) ** 2) * windows / (windows - 1)
-    error = float(np.sqrt(spread) / total)
-    return Estimate(mean, error, (mean - Z95 * error, mean + Z95 * error))
+    return Estimate.normal(mean, float(np.sqrt(spread) / total))

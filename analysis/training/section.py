@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any
 
 from analysis.errors import InputError
-from analysis.estimate import Estimate
 from analysis.page.numbers import compact, listed, scientific
 from analysis.page.section import Block, Items, PageFigure, Section
 from analysis.page.table import Column, Table
+from analysis.tables.estimate import Estimate
 from analysis.tables.runs import RunTable
 from analysis.training import figures
 from analysis.training.results import TrainedRun, differing_keys, find_runs, paired_difference

@@ -7,6 +7,19 @@ import pytest
 
 import analysis
 from analysis import RunTable, load_runs
+from analysis.page import style
+
+
+@pytest.fixture(autouse=True, scope="module")
+def unrendered(request):
+    """Figures are made but not rendered, which takes most of a report's time.
+
+    A module with RENDERS_FIGURES sees the files themselves, as tests/test_contract.py does.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if not hasattr(request.module, "RENDERS_FIGURES"):
+            patch.setattr(style, "_render", lambda *_, **__: b"<svg/>")
+        yield
 
 
 @pytest.fixture(scope="session")

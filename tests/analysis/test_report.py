@@ -10,13 +10,13 @@ import pytest
 
 from analysis.__main__ import main
 from analysis.errors import NotIdentifiedError
-from analysis.estimate import Estimate
 from analysis.page.section import Section, Text
 from analysis.report import make_report, scale
 from analysis.scaling.show import answer_sections as scaling_sections
 from analysis.scaling.show import curve_sections
 from analysis.scaling.show.readable import readable
 from analysis.scaling.study import Settings
+from analysis.tables.estimate import Estimate
 from analysis.tables.runs import load_runs
 from tests.analysis import laptop_study
 from tests.analysis.page.test_html import Outline

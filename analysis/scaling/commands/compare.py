@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 from analysis.errors import AnalysisError
-from analysis.estimate import Estimate
 from analysis.page.output import add_output_arguments, deliver
 from analysis.page.section import Block, Items, PageFigure, Section
 from analysis.page.table import Column, Table
@@ -18,6 +17,7 @@ from analysis.scaling.compare import Comparison, compare
 from analysis.scaling.show import fit_figures
 from analysis.scaling.show.fit_figures import PhiRow
 from analysis.tables.arguments import add_seed_argument, add_table_arguments, read_table
+from analysis.tables.estimate import Estimate
 from analysis.tables.provenance import provenance
 from analysis.tables.runs import load_runs
 

@@ -7,7 +7,6 @@ import argparse
 import numpy as np
 
 from analysis.errors import AnalysisError
-from analysis.estimate import Draws, Estimate
 from analysis.laws.law import FittedLaw, Runs
 from analysis.page.output import add_output_arguments, deliver
 from analysis.page.section import Block, Items, Section, Text
@@ -17,6 +16,7 @@ from analysis.scaling.fit import fit
 from analysis.scaling.show.readable import readable
 from analysis.scaling.spread import spread
 from analysis.tables.arguments import add_seed_argument, add_table_arguments, read_table
+from analysis.tables.estimate import Draws, Estimate
 from analysis.tables.provenance import provenance
 from analysis.tables.runs import RunTable
 

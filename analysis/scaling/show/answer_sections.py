@@ -8,7 +8,6 @@ from functools import partial
 
 import numpy as np
 
-from analysis.estimate import Estimate
 from analysis.page.numbers import scientific
 from analysis.page.section import Block, Folded, Items, PageFigure, Section, Text
 from analysis.page.table import Column, Table
@@ -20,6 +19,7 @@ from analysis.scaling.show import fit_figures
 from analysis.scaling.show.curve_sections import isoflop_figure, sizes_table
 from analysis.scaling.show.readable import readable
 from analysis.scaling.study import Study
+from analysis.tables.estimate import Estimate
 
 #: An interval of φ wider than this leaves most readings of the point open.
 WIDE = 0.5

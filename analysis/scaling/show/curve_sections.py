@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from analysis.estimate import Estimate
 from analysis.page.numbers import compact, listed, scientific
 from analysis.page.section import Block, Folded, Items, PageFigure, Section, Text
 from analysis.page.table import Column, Table
 from analysis.scaling.allocation import Allocation, EquivalentSize, Optima
 from analysis.scaling.isoflop import Exponents, IsoFlopCurve, PowerLaw
 from analysis.scaling.show import curve_figures as figures
+from analysis.tables.estimate import Estimate
 
 
 def isoflop(curves: Sequence[IsoFlopCurve], in_terminal: bool = False) -> Section:

@@ -11,7 +11,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.estimate import Estimate
 from analysis.laws.counting import FloatArray
 from analysis.laws.law import Law
 from analysis.page.style import (
@@ -28,6 +27,7 @@ from analysis.page.style import (
     point_handles,
     styled,
 )
+from analysis.tables.estimate import Estimate
 
 
 @dataclass(frozen=True)

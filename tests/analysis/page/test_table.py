@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.estimate import Estimate
 from analysis.page.numbers import compact, listed, scientific, shown, significant
 from analysis.page.table import Column, Table, plain
+from analysis.tables.estimate import Estimate
 
 HOSTILE = "=1+1 <b> \x1b[31m $x$ \\frac{1}{2} a_b \udc80"
 

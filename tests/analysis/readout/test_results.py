@@ -7,7 +7,6 @@ import pytest
 from scipy import stats
 
 from analysis.__main__ import main
-from analysis.estimate import Estimate
 from analysis.page.section import PageFigure, Text
 from analysis.page.table import Table
 from analysis.readout import figures as readout_figures
@@ -19,12 +18,11 @@ from analysis.readout.results import (
     group,
     over_seeds,
     ratio,
-    readout,
     shapes,
 )
+from analysis.tables.estimate import Estimate
 from analysis.tables.measured import measured
 from analysis.tables.runs import load_runs
-from analysis.tables.suites import parts
 from tests.analysis import readout_study
 from tests.analysis.readout_study import K, R
 
@@ -36,7 +34,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def groups(folder):
-    return group([readout(each) for each in measured(load_runs(folder), parts.Readout)])
+    return group(measured(load_runs(folder), "readout"))
 
 
 def by_text(found):
@@ -53,7 +51,7 @@ def test_seeds_of_a_condition_stand_together(groups):
         "every loop, RMSNorm + penalty 0.01",
         "every loop, RMSNorm + norm between loops",
     ]
-    assert [run.seed for run in groups[0].runs] == [0, 1, 2]
+    assert [run["seed"] for run in groups[0].runs] == [0, 1, 2]
     weighted = Condition("every", "last", 0.0, "none", (0.1, 0.9), "linear")
     assert weighted.label == (
         "every loop, RMSNorm at the last loop, weights 0.1:0.9, linear injection"
@@ -130,9 +128,7 @@ def test_the_verdicts_follow_the_numbers(folder, tmp_path):
         immediate = readout_study.rows(np.full(R, 1e-4 * (1 + 0.1 * run["readout"]["seed"])))
         run["readout"]["radial_fraction"]["immediate"]["mean"] = immediate
         path.write_text(json.dumps(run))
-    found = by_text(
-        claims(group([readout(each) for each in measured(load_runs(root), parts.Readout)]))
-    )
+    found = by_text(claims(group(measured(load_runs(root), "readout"))))
     verdicts = {text: each.verdict for text, each in found.items()}
     assert verdicts["… above that of a raw readout"] == "undecided"
     assert verdicts["A raw readout keeps the norm in the tens"] == "does not hold"
@@ -145,7 +141,7 @@ def test_the_verdicts_follow_the_numbers(folder, tmp_path):
 
 def test_what_was_not_run_is_not_measured(tmp_path):
     root = readout_study.write(tmp_path / "study", names=("drift", "terminal"), seeds=(0,))
-    few = group([readout(each) for each in measured(load_runs(root), parts.Readout)])
+    few = group(measured(load_runs(root), "readout"))
     found = by_text(claims(few))
     assert found["A raw readout keeps the norm in the tens"].verdict == "not measured"
     first = found["Loss at every loop behind RMSNorm drives the norm into the tens of thousands"]
@@ -160,7 +156,7 @@ def test_shapes_are_not_mixed(folder, tmp_path):
     root = readout_study.write(tmp_path / "two", names=("drift", "raw"), seeds=(0, 1))
     readout_study.write(root, names=("drift",), seeds=(0,), width=128)
     runs = load_runs(root)
-    of_shapes = shapes(group([readout(each) for each in measured(runs, parts.Readout)]))
+    of_shapes = shapes(group(measured(runs, "readout")))
     assert [[len(each.runs) for each in groups] for groups in of_shapes] == [[2, 2], [1]]
     section = readout_sections.readout_section(runs)
     headings = [block.text for block in section.find(Text)]
@@ -184,7 +180,7 @@ def test_figures_show_what_was_measured(groups):
     left, _ = readout_figures.norm_growth(groups).axes
     assert left.get_yscale() == "log"
     for line, each in zip(left.lines, groups, strict=False):
-        values = [[e.value for e in run.norm["mean"]] for run in each.runs]
+        values = [[e.value for e in run["norm.mean"]] for run in each.runs]
         np.testing.assert_allclose(line.get_ydata(), np.exp(np.mean(np.log(values), 0)))
     speed, flops = readout_figures.frontier(groups).axes
     np.testing.assert_allclose(speed.lines[0].get_xdata(), 1e5 / np.arange(1, R + 1))

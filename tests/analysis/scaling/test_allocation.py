@@ -9,7 +9,6 @@ import pytest
 import analysis
 from analysis import Runs, load_runs
 from analysis.errors import NotIdentifiedError
-from analysis.estimate import Draws, estimate
 from analysis.scaling.allocation import (
     allocate,
     equivalent_size,
@@ -20,6 +19,7 @@ from analysis.scaling.allocation import (
     redrawn,
 )
 from analysis.scaling.jackknife import jackknife
+from analysis.tables.estimate import Draws, estimate
 from analysis.tables.flops import architectures
 from tests.analysis import laptop_study
 from tests.analysis.laptop_study import joint_law

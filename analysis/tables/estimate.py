@@ -11,6 +11,9 @@ from scipy import stats
 
 from analysis.laws.counting import FloatArray
 
+#: Half widths of a 95 % interval in standard errors.
+Z95 = 1.96
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -19,6 +22,11 @@ class Estimate:
     value: float
     se: float | None
     ci95: tuple[float, float] | None
+
+    @staticmethod
+    def normal(value: float, se: float) -> Estimate:
+        """With the interval of a normal distribution."""
+        return Estimate(value, se, (value - Z95 * se, value + Z95 * se))
 
     def text(self, digits: int = 3) -> str:
         """The value and its interval with so many decimals; what they would hide as 1.2e-06."""
