@@ -1,7 +1,5 @@
 """The command line: ``python -m analysis COMMAND …``; ``--help`` after any command explains it."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import shlex
@@ -11,25 +9,14 @@ from collections.abc import Sequence
 from analysis import report
 from analysis.errors import AnalysisError
 from analysis.measurements import MEASUREMENTS
-from analysis.scaling.commands import allocate as allocate_command
-from analysis.scaling.commands import compare as compare_command
-from analysis.scaling.commands import fit as fit_command
-from analysis.scaling.commands import isoflop as isoflop_command
-from analysis.scaling.commands import predict as predict_command
-from analysis.scaling.commands import reproduce
-from analysis.training import command as training_command
+from analysis.scaling.commands import allocate, compare, fit, isoflop, predict, reproduce
+from analysis.training import command as runs
 
-#: What has ``add_parser(subparsers)``, which registers a command and its ``run(args)``.
 COMMANDS = (
-    fit_command,
-    isoflop_command,
-    allocate_command,
-    predict_command,
-    compare_command,
-    training_command,
-    *MEASUREMENTS,
-    report,
-    reproduce,
+    *(module.COMMAND for module in (fit, isoflop, allocate, predict, compare, runs)),
+    *(measurement.command for measurement in MEASUREMENTS),
+    report.COMMAND,
+    reproduce.COMMAND,
 )
 
 

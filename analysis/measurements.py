@@ -1,7 +1,5 @@
 """What evaluation has measured besides the loss: its sections of the report, and their commands."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +11,7 @@ from analysis.page.output import add_output_arguments, deliver
 from analysis.page.section import Section
 from analysis.readout.section import readout_section
 from analysis.tables.arguments import (
-    add_command,
+    Command,
     add_table_arguments,
     non_negative,
     read_table,
@@ -44,16 +42,16 @@ class Measurement:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     empty: Mapping[str, Any] = field(default_factory=dict)
 
-    def add_parser(self, subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-        """Register the command."""
-        groups = (add_table_arguments, add_output_arguments)
-        parser = add_command(
-            subparsers, self.suite, self.run, groups, help=self.help, description=self.description
-        )
+    @property
+    def command(self) -> Command:
+        groups = (add_table_arguments, add_output_arguments, self._add_options)
+        return Command(self.suite, self._run, groups, self.help, self.description)
+
+    def _add_options(self, parser: argparse.ArgumentParser) -> None:
         for name, options in self.options.items():
             parser.add_argument(f"--{name}", **options)
 
-    def run(self, args: argparse.Namespace) -> None:
+    def _run(self, args: argparse.Namespace) -> None:
         """Read, compare, draw, write, print."""
         table = read_table(args)
         warn(table)

@@ -3,8 +3,6 @@
 Sections about other measurements than the loss plug in through ``measurements``.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,15 +17,14 @@ from analysis.page.output import add_output_arguments, write_figures, write_tabl
 from analysis.page.section import Section, Text
 from analysis.page.table import Column, Table
 from analysis.scaling.allocation import allocate
-from analysis.scaling.bootstrap import UNITS
-from analysis.scaling.commands.arguments import add_fit_arguments
+from analysis.scaling.commands.arguments import add_fit_arguments, add_unit_argument
 from analysis.scaling.isoflop import exponents, isoflop_curves
 from analysis.scaling.show import answer_sections, curve_sections, fit_sections
 from analysis.scaling.show.answer_sections import Scaling
 from analysis.scaling.show.curve_json import allocation_json, isoflop_json
 from analysis.scaling.show.fit_json import to_json as fit_json
 from analysis.scaling.study import Settings, fit_study
-from analysis.tables.arguments import add_seed_argument, add_table_arguments, read_table
+from analysis.tables.arguments import Command, add_table_arguments, read_table
 from analysis.tables.files import dumps, write_text
 from analysis.tables.provenance import Provenance, provenance
 from analysis.tables.runs import RunTable
@@ -174,27 +171,6 @@ def _subtitle(runs: RunTable) -> str:
     return f"{runs.source.resolve().name} · {n} · r = {values} · {span} training FLOPs"
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register ``report``."""
-    parser = subparsers.add_parser(
-        "report",
-        help="one self-contained HTML page, with figures and tables",
-        description="Fit RUNS and write report.html, its figures as SVG, PDF and PNG, and its "
-        "numbers as JSON and CSV to the output folder.",
-    )
-    add_table_arguments(parser)
-    add_output_arguments(parser)
-    add_fit_arguments(parser)
-    parser.add_argument(
-        "--unit",
-        choices=UNITS,
-        default="cell",
-        help="block of the bootstrap; cell is (budget, r) (default: cell)",
-    )
-    add_seed_argument(parser)
-    parser.set_defaults(run=run)
-
-
 def run(args: argparse.Namespace) -> None:
     """Read, fit, draw, write."""
     settings = Settings(
@@ -203,3 +179,13 @@ def run(args: argparse.Namespace) -> None:
     runs = read_table(args)
     report = make_report(runs, settings, command=args.command, show_progress=True)
     print(f"wrote {report.write(args.out, args.tables)}")
+
+
+COMMAND = Command(
+    "report",
+    run,
+    (add_table_arguments, add_output_arguments, add_fit_arguments, add_unit_argument),
+    help="one self-contained HTML page, with figures and tables",
+    description="Fit RUNS and write report.html, its figures as SVG, PDF and PNG, and its "
+    "numbers as JSON and CSV to the output folder.",
+)

@@ -26,7 +26,7 @@ from looped_jax.model.config import CHOICES
 from looped_jax.progress import Display
 from tests.untrained_runs import write_untrained_run
 
-SCHEMAS = {"loss": parts.Loss, **parts.SUITES}
+SCHEMAS = {"loss": parts.LOSS, **parts.SUITES}
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_the_report_holds_every_suite(run):
 
 @pytest.mark.parametrize("choice", ["state_norm", "readout_norm"])
 def test_choices_of_a_config_are_those_that_are_read(choice):
-    declared = get_args(parts.ConditionJson.__annotations__[choice])
+    declared = get_args(parts.CONDITION[choice])
     assert sorted(declared) == sorted(CHOICES[choice])
 
 

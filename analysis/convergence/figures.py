@@ -1,7 +1,5 @@
 """Figures of elastic depth and of convergence: one function, one figure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

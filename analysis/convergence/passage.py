@@ -1,7 +1,5 @@
 """A passage of text whose tokens are coloured by the loop at which they settled."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Works on what the suites ``depth`` and ``convergence`` of looped_jax.evaluate me
 (arXiv:2607.14427). Loops count from 1; KL(p_i ‖ p_{i−1}) is in nats.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

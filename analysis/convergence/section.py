@@ -1,7 +1,5 @@
 """Elastic depth in words, tables and figures: loss at every depth, and where tokens settle."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Figures of exit policies: quality against loops and against compute."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Works on what the suite ``exits`` of looped_jax.evaluate measured: points (polic
 with mean loops, loss and forward FLOPs per token, the cost of the exit tests included.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from analysis.tables.measured import Measured

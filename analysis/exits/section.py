@@ -1,7 +1,5 @@
 """What stopping tokens early saves, with the tests' own cost: in words, tables and figures."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The batched solver behind the interface of all solvers: project from anywhere, then polish."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from analysis.laws.counting import FloatArray

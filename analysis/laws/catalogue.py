@@ -1,7 +1,5 @@
 """Every law that ``--law=`` knows. A new one is a small file beside these and a row here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pandas as pd

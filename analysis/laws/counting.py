@@ -1,7 +1,5 @@
 """How the injection matrix is counted, and the array type that all of the analysis uses."""
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a recurrence is worth: the joint law, and the Chinchilla law it becomes without φ."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from analysis.laws import batched

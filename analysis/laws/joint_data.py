@@ -1,7 +1,5 @@
 """The joint law where data feel recurrences too: every token counts r^ψ times."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pandas as pd

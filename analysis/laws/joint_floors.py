@@ -1,7 +1,5 @@
 """The joint law with an irreducible loss of its own for every r."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The joint law with one exponent over both terms, so that size and data need not add up."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pandas as pd

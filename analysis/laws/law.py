@@ -4,8 +4,6 @@ Solvers, intervals, tables and files read this and nothing of a particular law. 
 nats, all counts in parameters and tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -62,12 +60,12 @@ class Runs:
     tokens: FloatArray
 
     @staticmethod
-    def of(counted: pd.DataFrame) -> Runs:
+    def of(counted: pd.DataFrame) -> "Runs":
         """The columns of a table in which the injection is counted (see ``book_injection``)."""
         return Runs.from_counts(*(counted[c] for c in ("n_once", "n_rec", "r", "tokens")))
 
     @staticmethod
-    def from_counts(n_once: ArrayLike, n_rec: ArrayLike, r: ArrayLike, tokens: ArrayLike) -> Runs:
+    def from_counts(n_once: ArrayLike, n_rec: ArrayLike, r: ArrayLike, tokens: ArrayLike) -> "Runs":
         """Counts of any type; integers would overflow in products and powers."""
         return Runs(*(np.asarray(x, np.float64) for x in (n_once, n_rec, r, tokens)))
 
@@ -100,7 +98,7 @@ class Law:
     exponents: Mapping[str, Exponent]
     coefficients: Mapping[str, Coefficient]
     columns: Callable[[Values, Runs], Sequence[Any]]
-    solver: Solver
+    solver: "Solver"
     combine: Callable[[Values, Sequence[Any]], Any] = total
     delta: float | None = DELTA
     interval: Literal["bootstrap", "jackknife"] = "bootstrap"

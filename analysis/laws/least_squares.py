@@ -6,8 +6,6 @@ while a search over (A, α, …) stops in the narrow valley that couples the two
 then the Huber loss.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

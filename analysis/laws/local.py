@@ -6,8 +6,6 @@ says nothing outside the runs. Given φ it is linear: φ is searched on a grid o
 so every fit is the optimum.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

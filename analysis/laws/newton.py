@@ -4,8 +4,6 @@ Minimises Σ w·Huber(log L̂ − log L) with analytic gradient and Hessian. Eac
 weights and damping; those that have arrived no longer cost anything.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 
@@ -88,7 +86,7 @@ class _Terms(_Rows):
     alpha_S: FloatArray
 
     @staticmethod
-    def at(problem: PowerLaws, theta_SP: FloatArray) -> _Terms:
+    def at(problem: PowerLaws, theta_SP: FloatArray) -> "_Terms":
         log_e, log_a, log_b, alpha, beta, phi = (column[:, None] for column in theta_SP.T)
         log_recurrent = problem.log_rec_N + phi * problem.log_r_N
         log_n = np.logaddexp(problem.log_once_N, log_recurrent)
@@ -230,7 +228,7 @@ class _Point(_Rows):
     @staticmethod
     def at(
         problem: PowerLaws, theta_SP: FloatArray, terms: _Terms, weights_SN: FloatArray
-    ) -> _Point:
+    ) -> "_Point":
         return _Point(
             theta_SP,
             _huber_sum(terms.residual_SN, weights_SN, problem.delta),

@@ -6,8 +6,6 @@ Five hundred starts and as many resamples take seconds with it, where one start 
 Shapes: S fits (starts × weightings), P = 6 parameters in the order of :data:`NAMES`, N runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -39,7 +37,7 @@ class PowerLaws:
     upper_P: FloatArray
 
     @staticmethod
-    def of(problem: Problem) -> PowerLaws:
+    def of(problem: Problem) -> "PowerLaws":
         """The problem of a law with some or all of these parameters."""
         assert problem.law.delta is not None
         with np.errstate(divide="ignore"):  # n_once = 0: log is −inf, as it should be

@@ -4,8 +4,6 @@ Shapes of all solvers: S fits (starts × weightings), P parameters in the order 
 ``Law.theta_names``, K coefficients, J exponents, N runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -29,7 +27,7 @@ class Minima:
     objective_S: FloatArray
     converged_S: BoolArray
 
-    def __getitem__(self, rows: Any) -> Minima:
+    def __getitem__(self, rows: Any) -> "Minima":
         return Minima(self.theta_SP[rows], self.objective_S[rows], self.converged_S[rows])
 
 
@@ -45,7 +43,7 @@ class Problem:
     upper_P: FloatArray
 
     @staticmethod
-    def of(law: Law, counted: pd.DataFrame, held: Mapping[str, float] | None = None) -> Problem:
+    def of(law: Law, counted: pd.DataFrame, held: Mapping[str, float] | None = None) -> "Problem":
         """A law on a table in which the injection is counted; ``held`` fixes exponents."""
         coefficients = [
             (-np.inf, np.inf) if c.signed else (c.log_low, c.log_high)

@@ -7,8 +7,6 @@ Squares of L̂/L − 1, which is log L̂ − log L to first order, stand in for 
 points mostly stops in the narrow valley that couples A with α and B with β.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 
@@ -21,8 +19,9 @@ MAX_STEPS = 40
 #: Stop when a step promises less than this share of the squares: the rest is Newton's.
 TOLERANCE = 1e-3
 
-#: Every choice of terms among (E, A, B) that may be non-zero.
+#: Every choice of terms among (E, A, B) that may be non-zero, and as a mask.
 SUBSETS = [list(s) for size in (1, 2, 3) for s in itertools.combinations(range(3), size)]
+MASKS = [np.isin(range(3), subset) for subset in SUBSETS]
 
 
 def project(problem: PowerLaws, shape_S3: FloatArray, weights_SN: FloatArray) -> FloatArray:
@@ -61,7 +60,7 @@ def _search(problem: PowerLaws, shape_S3: FloatArray, weights_SN: FloatArray) ->
 
 
 def _damped_step(
-    state: _Solved, held_S3: BoolArray, damping_S: FloatArray
+    state: "_Solved", held_S3: BoolArray, damping_S: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     scale = np.maximum(state.curvature_S33.diagonal(axis1=1, axis2=2), 1e-4 * state.reach_S3)
     curvature = state.curvature_S33 + damping_S[:, None, None] * scale[:, None] * np.eye(3)
@@ -83,10 +82,10 @@ class _Solved:
     curvature_S33: FloatArray
     reach_S3: FloatArray  # the curvature before the linear terms took their part
 
-    def __getitem__(self, rows: BoolArray) -> _Solved:
+    def __getitem__(self, rows: BoolArray) -> "_Solved":
         return _Solved(*(value[rows] for value in vars(self).values()))
 
-    def where(self, chosen_S: BoolArray, other: _Solved) -> _Solved:
+    def where(self, chosen_S: BoolArray, other: "_Solved") -> "_Solved":
         """``other`` in the chosen fits, this in the rest."""
         return _Solved(
             *(
@@ -149,12 +148,12 @@ def _nonnegative(gram_S33: FloatArray, target_S3: FloatArray) -> tuple[FloatArra
     best = np.full(len(gram_S33), np.inf)
     solution = np.zeros_like(target_S3)
     used = np.zeros(target_S3.shape, bool)
-    for subset in SUBSETS:
+    for subset, mask in zip(SUBSETS, MASKS, strict=True):
         candidate = np.zeros_like(target_S3)
         block = gram_S33[:, subset][:, :, subset]
         candidate[:, subset] = np.linalg.solve(block, target_S3[:, subset, None])[:, :, 0]
         loss = -(candidate * target_S3).sum(-1)
         better = (candidate >= 0).all(-1) & (loss < best)
         best[better], solution[better] = loss[better], candidate[better]
-        used[better] = np.isin(range(3), subset)
+        used[better] = mask
     return solution, used

@@ -3,8 +3,6 @@
 A name may hold anything: terminal escapes, a spreadsheet formula, mathematics, half a character.
 """
 
-from __future__ import annotations
-
 import re
 
 import pandas as pd

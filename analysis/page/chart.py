@@ -1,7 +1,5 @@
 """A line chart declared as data: panels of curves with bands or error bars, and one legend."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal

@@ -4,8 +4,6 @@ All text is escaped here, since names and reasons come from files; nothing is lo
 so the page can be mailed, archived and printed.
 """
 
-from __future__ import annotations
-
 import base64
 import re
 from collections.abc import Sequence

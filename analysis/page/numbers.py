@@ -1,7 +1,5 @@
 """Numbers as readers see them: rounded, with their interval, a dash where there is none."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a command leaves: sections on the terminal, figures, tables and numbers in a folder."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A titled part of a result, from which terminal text, the page and JSON come."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -67,7 +65,7 @@ class Folded:
     """Blocks that the page shows when asked to, and the terminal only where it says so."""
 
     title: str
-    content: Sequence[Block]
+    content: Sequence["Block"]
     in_terminal: bool = False
 
 

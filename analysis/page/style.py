@@ -5,8 +5,6 @@ from palettes made for colour-blind readers, and nothing is told by colour alone
 have a line style and a marker, budgets run from dark to light and keep their order in grey print.
 """
 
-from __future__ import annotations
-
 import functools
 import io
 from collections.abc import Callable, Iterable, Sequence
@@ -147,11 +145,6 @@ def recurrence_handles(styles: RecurrenceStyle, colour: str | None = None) -> li
     return [
         Line2D([], [], label=f"r = {r:g}", **(styles(r) | recolour)) for r in styles.recurrences
     ]
-
-
-def point_handles(styles: RecurrenceStyle) -> list[Line2D]:
-    """Legend entries of a figure that has points only."""
-    return [Line2D([], [], label=f"r = {r:g}", **styles.points(r)) for r in styles.recurrences]
 
 
 def count_axis(axis: Axis, sparse: bool = False) -> None:

@@ -3,8 +3,6 @@
 Rows are records at full precision, and what JSON holds; columns say which parts are shown and how.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass

@@ -4,8 +4,6 @@ Every claim is a range for a number that the runs have too. It holds where the w
 lies within, does not hold where the whole interval lies outside, and is undecided between.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,17 +16,8 @@ from analysis.tables.measured import Measured
 
 HOLDS, FAILS, OPEN, MISSING = "holds", "does not hold", "undecided", "not measured"
 
-#: The published numbers, 44M and 129M parameters.
-PUBLISHED_DRIFT = (39_207.0, 56_051.0)  # final norm, loss at every loop behind RMSNorm
-PUBLISHED_CONTROLLED = (17.0, 83.0)  # final norms, raw or penalised
-PUBLISHED_RADIAL = (1e-9, 1e-2)  # radial fraction of the gradient, RMSNorm and raw
-
-TENS_OF_THOUSANDS = 1e4
-HUNDRED = 100.0
 UNSEEN = 1e-6  # what float32 and RMSNorm's epsilon, ε / (mean h² + ε), may leave of a zero
 VISIBLE = 1e-3
-NEARLY = 0.05  # of perplexity, for "hardly changes"
-NEAR_ONE = 0.1  # for exponents and ratios that the lemmas say are 1
 
 
 @dataclass(frozen=True)
@@ -50,69 +39,63 @@ class Claim:
 
 
 def claims(groups: Sequence[Group]) -> list[Claim]:
-    """Every claim, on groups of one shape."""
+    """Every claim, on groups of one shape; the published numbers are of 44M and 129M parameters."""
     drift = pick(groups)
-    raw = pick(groups, readout_norm="none")
-    penalised = pick(groups, penalised=True)
-    between = pick(groups, state_norm="between") or pick(groups, state_norm="every")
-    drift_text = " / ".join(f"{x:,.0f}" for x in PUBLISHED_DRIFT)
-    tens_text = f"{PUBLISHED_CONTROLLED[0]:g} to {PUBLISHED_CONTROLLED[1]:g}"
-    least = PUBLISHED_DRIFT[0] / PUBLISHED_CONTROLLED[1]
-    found = [
-        _claim(
-            "Loss at every loop behind RMSNorm drives the norm into the tens of thousands",
-            drift_text, "final norm", _of(drift, final_norm), low=TENS_OF_THOUSANDS,
-        )
-    ]  # fmt: skip
-    for name, cure in (("a raw readout", raw), ("the penalised one", penalised)):
-        found.append(
+    cures = {
+        "raw readout": pick(groups, readout_norm="none"),
+        "penalty": pick(groups, penalised=True),
+        "norm between": pick(groups, state_norm="between") or pick(groups, state_norm="every"),
+    }
+    norms = ("raw readout", "penalty")
+    growth = "Loss at every loop behind RMSNorm drives the norm into the tens of thousands"
+    blind = "Behind RMSNorm the gradient of a loop's loss has no part along its state"
+    flat = "The perplexity of the normalised baseline hardly changes with the loops"
+    spread = "largest perplexity of loops 1 … K over the smallest"
+    angle = lambda run: run["probe.angle_slope"]
+    step = lambda run: run["probe.radial_ratio"][-1]
+    constant, twice = (
+        "The radial step does not depend on the scale",
+        "radial step at twice the scale",
+    )
+    return [
+        _claim(growth, "39,207 / 56,051", "final norm", _of(drift, final_norm), low=1e4),
+        *(
             _claim(
-                f"… above that of {name}", f"{least:,.0f} times or more",
-                "ratio of final norms", _ratio(drift, cure, final_norm), low=1.0,
+                f"… above that with the {name}", "472 times or more", "ratio of final norms",
+                _ratio(drift, cures[name], final_norm), low=1.0,
             )
-        )  # fmt: skip
-    for name, cure in (("A raw readout", raw), ("The penalty", penalised)):
-        found.append(
+            for name in norms
+        ),
+        *(
             _claim(
-                f"{name} keeps the norm in the tens", tens_text, "final norm",
-                _of(cure, final_norm), high=HUNDRED,
+                f"The {name} keeps the norm in the tens", "17 to 83", "final norm",
+                _of(cures[name], final_norm), high=100.0,
             )
-        )  # fmt: skip
-    found += [
-        _claim(
-            "Behind RMSNorm the gradient of a loop's loss has no part along its state",
-            f"{PUBLISHED_RADIAL[0]:g}", "radial fraction", _of(drift, radial), high=UNSEEN,
+            for name in norms
         ),
+        _claim(blind, "1e-09", "radial fraction", _of(drift, radial), high=UNSEEN),
         _claim(
-            "Behind a raw readout it has", f"{PUBLISHED_RADIAL[1]:g}", "radial fraction",
-            _of(raw, radial), low=VISIBLE,
+            "Behind a raw readout it has", "0.01", "radial fraction",
+            _of(cures["raw readout"], radial), low=VISIBLE,
         ),
-        _claim(
-            "The perplexity of the normalised baseline hardly changes with the loops",
-            "near invariance", "largest perplexity of loops 1 … K over the smallest",
-            _of(drift, perplexity_range), high=1 + NEARLY,
-        ),
+        _claim(flat, "near invariance", spread, _of(drift, perplexity_range), high=1.05),
         _claim(
             "The angular step falls as 1 / s", "lemma", "exponent of s",
-            _of(drift, lambda run: run["probe.angle_slope"], log=False),
-            low=-1 - NEAR_ONE, high=-1 + NEAR_ONE,
+            _of(drift, angle, log=False), low=-1.1, high=-0.9,
         ),
         _claim(
-            "The radial step does not depend on the scale", "lemma",
-            "radial step at twice the scale over that at the scale",
-            _of(drift, lambda run: run["probe.radial_ratio"][-1], log=False),
-            low=1 - NEAR_ONE, high=1 + NEAR_ONE,
+            constant, "lemma", f"{twice} over that at the scale",
+            _of(drift, step, log=False), low=0.9, high=1.1,
         ),
-    ]  # fmt: skip
-    for name, cure in (("raw readout", raw), ("penalty", penalised), ("norm between", between)):
-        found.append(
+        *(
             _claim(
-                f"Controlled scale is better at the same depth: {name}",
-                "lower perplexity", "perplexity over that of the normalised baseline",
+                f"Controlled scale is better at the same depth: {name}", "lower perplexity",
+                "perplexity over that of the normalised baseline",
                 _ratio(cure, drift, final_perplexity), high=1.0,
             )
-        )  # fmt: skip
-    return found
+            for name, cure in cures.items()
+        ),
+    ]  # fmt: skip
 
 
 def pick(

@@ -3,8 +3,6 @@
 Lines are means over seeds (geometric for scales), bands reach from the least seed to the largest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ alone stand for one condition; intervals over seeds are Student's t, on logarith
 quantity is a scale. Loops count from 1, the start is loop 0; losses are in nats.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 In words, tables and figures, for each shape of model that was measured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

@@ -5,18 +5,16 @@ optimum is the width of least loss. This is a definition of N*(C) and D*(C) of i
 vertices of `isoflop`; nothing here reads a parabola.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import pandas as pd
 from scipy.optimize import elementwise
 
 from analysis.errors import NotIdentifiedError
 from analysis.laws.counting import FloatArray, Injection
 from analysis.laws.law import FittedLaw, Runs
-from analysis.tables.estimate import Draws, Estimate
+from analysis.tables.estimate import Draws, Estimate, estimate
 from analysis.tables.flops import Architecture, architectures
 from analysis.tables.runs import RunTable
 
@@ -32,9 +30,9 @@ GRID = 41
 class Optima:
     """The compute-optimal model of one r at each budget.
 
-    budgets: (C,) FLOPs. The others are (C,), or (S, C) for S resampled laws: width, unique
-    non-embedding parameters, effective parameters, training tokens, loss in nats. nan where the
-    law has no optimum. `extrapolated` marks widths that no run of this r comes near.
+    budgets: (C,) FLOPs. The others are (C,), or (S, C) for a law with S values per parameter:
+    width, unique non-embedding parameters, effective parameters, training tokens, loss in nats. nan
+    where the law has no optimum. `extrapolated` marks widths that no run of this r comes near.
     """
 
     r: float
@@ -45,6 +43,12 @@ class Optima:
     tokens: FloatArray
     loss: FloatArray
     extrapolated: np.ndarray
+
+    @property
+    def first(self) -> "Optima":
+        """Those of the first of S laws."""
+        rows = {name: value[0] for name, value in vars(self).items() if np.ndim(value) == 2}
+        return replace(self, **rows)
 
 
 @dataclass(frozen=True)
@@ -114,57 +118,43 @@ def allocate(
         budgets = table.runs["budget"].to_numpy(np.float64)
     budgets = np.unique(budgets)
     grid = np.geomspace(budgets[0], budgets[-1], GRID) if len(budgets) > 1 else budgets
-    drawn = None if draws is None else redrawn(fitted, draws)
-    on_grid = _frontiers(fitted, drawn, designs, table.injection, grid)
-    at_budgets = _frontiers(fitted, drawn, designs, table.injection, budgets)
-    growths = [growth(*pair, draws) for pair in on_grid.values()] if len(budgets) > 1 else []
+    law, injection = with_draws(fitted, draws), table.injection
+    on_grid, at_budgets = (
+        {r: optimal_allocation(law, each, injection, at) for r, each in designs.items()}
+        for at in (grid, budgets)
+    )
     looped = [r for r in designs if r != 1] if 1 in designs else []
     sized = looped if fitted.law.has_phi else []
     return Allocation(
-        injection=table.injection,
-        optima=[optima for optima, _ in on_grid.values()],
-        at_budgets=[optima for optima, _ in at_budgets.values()],
-        growth=growths,
+        injection=injection,
+        optima=[optima.first for optima in on_grid.values()],
+        at_budgets=[optima.first for optima in at_budgets.values()],
+        growth=[growth(each, draws) for each in on_grid.values()] if len(budgets) > 1 else [],
         gaps=[frontier_gap(on_grid[r], on_grid[1], draws) for r in looped],
         gaps_at_budgets=[frontier_gap(at_budgets[r], at_budgets[1], draws) for r in looped],
-        sizes=[
-            equivalent_size(fitted, designs[r], designs[1], table.injection, draws) for r in sized
-        ],
+        sizes=[equivalent_size(law, designs[r], designs[1], injection, draws) for r in sized],
     )
 
 
-def redrawn(fitted: FittedLaw, draws: Draws) -> FittedLaw:
-    """The same law with S values (S, 1) for every parameter."""
-    columns = {n: draws.params[n].to_numpy(np.float64)[:, None] for n in fitted.params}
-    return FittedLaw(fitted.law, columns)
-
-
-def _frontiers(
-    fitted: FittedLaw,
-    drawn: FittedLaw | None,
-    designs: Mapping[float, Architecture],
-    injection: Injection,
-    budgets: FloatArray,
-) -> dict[float, tuple[Optima, Optima | None]]:
-    return {
-        r: (
-            optimal_allocation(fitted, design, injection, budgets),
-            None if drawn is None else least_loss(drawn, design, injection, budgets),
-        )
-        for r, design in designs.items()
-    }
+def with_draws(fitted: FittedLaw, draws: Draws | None) -> FittedLaw:
+    """The law with its parameters and then those of S draws, (1 + S, 1) each."""
+    table = pd.DataFrame([fitted.params])
+    if draws is not None:
+        table = pd.concat([table, draws.params[list(fitted.params)]])
+    return FittedLaw(fitted.law, {n: table[n].to_numpy(np.float64)[:, None] for n in table})
 
 
 def optimal_allocation(
     fitted: FittedLaw, architecture: Architecture, injection: Injection, budgets: FloatArray
 ) -> Optima:
-    """The optimum of one fitted law at every budget.
+    """The optimum of a law, or of each of S laws, at every budget.
 
-    Raises NotIdentifiedError when no width is best, as where a term of the law has vanished.
+    Raises NotIdentifiedError when no width is best under the first, as where a term of it has
+    vanished.
     """
     optima = least_loss(fitted, architecture, injection, np.asarray(budgets, np.float64))
-    if np.isnan(optima.loss).any():
-        values = ", ".join(f"{n} = {v:.3g}" for n, v in fitted.params.items())
+    if np.isnan(np.atleast_2d(optima.loss)[0]).any():
+        values = ", ".join(f"{n} = {np.ravel(v)[0]:.3g}" for n, v in fitted.params.items())
         raise NotIdentifiedError(
             f"r = {architecture.r:g}: the fitted law ({values}) has no compute-optimal width "
             f"within a factor {WIDTH_REACH:g} of the runs' widths"
@@ -207,21 +197,15 @@ def least_loss(
     )
 
 
-def frontier_gap(
-    mine: tuple[Optima, Optima | None],
-    reference: tuple[Optima, Optima | None],
-    draws: Draws | None,
-) -> FrontierGap:
+def frontier_gap(mine: Optima, reference: Optima, draws: Draws | None) -> FrontierGap:
     """The gap of two frontiers over the same budgets, its band from the same draws of both."""
-    gap = mine[0].loss - reference[0].loss
-    interval = None
-    if draws is not None and mine[1] is not None and reference[1] is not None:
-        interval = draws.ends(gap, mine[1].loss - reference[1].loss)
-    return FrontierGap(mine[0].r, mine[0].budgets, gap, interval)
+    gap = mine.loss - reference.loss
+    ends = None if draws is None else draws.ends(gap[0], gap[1:])
+    return FrontierGap(mine.r, mine.budgets, gap[0], ends)
 
 
 def equivalent_size(
-    fitted: FittedLaw,
+    law: FittedLaw,
     architecture: Architecture,
     reference: Architecture,
     injection: Injection,
@@ -229,43 +213,22 @@ def equivalent_size(
 ) -> EquivalentSize:
     """Compare r with r = 1 at the same width, the middle of the runs' widths on a log scale."""
     d = float(np.sqrt(architecture.d_min * architecture.d_max))
-    whole = reference.n_effective(fitted.phi, injection)(d)
-
-    def ratio(phi):
-        return architecture.n_effective(phi, injection)(d) / whole
-
+    size = architecture.n_effective(law.phi, injection)(d)
     return EquivalentSize(
         r=architecture.r,
         d_model=d,
         unique=float(architecture.n_params(d) / reference.n_params(d)),
-        effective=_estimate(
-            float(ratio(fitted.phi)),
-            draws,
-            lambda draws: ratio(draws.params["phi"].to_numpy(np.float64)),
-        ),
+        effective=estimate((size / reference.n_effective(0.0, injection)(d)).ravel(), draws),
     )
 
 
-def growth(optima: Optima, drawn: Optima | None, draws: Draws | None) -> Growth:
+def growth(optima: Optima, draws: Draws | None) -> Growth:
     """N* ∝ C^a and D* ∝ C^b over the budgets given: slopes on log-log axes, draw by draw.
 
     The FLOPs function has a term linear in width, so the slope drifts slowly with C; this is its
     mean over the range, and a + b is above 1.
     """
-
-    def slope(values: FloatArray) -> FloatArray:
-        x = np.log(optima.budgets) - np.log(optima.budgets).mean()
-        return np.asarray(np.log(values) @ x / (x @ x))
-
-    def of(name: str) -> Estimate:
-        value = float(slope(getattr(optima, name)))
-        return _estimate(value, draws, lambda _: slope(getattr(drawn, name)))
-
-    a, b = of("n_params"), of("tokens")
+    x = np.log(optima.budgets) - np.log(optima.budgets).mean()
+    slope = lambda values: estimate(np.log(values) @ x / (x @ x), draws)
+    a, b = slope(optima.n_params), slope(optima.tokens)
     return Growth(optima.r, a, b, a.value + b.value)
-
-
-def _estimate(value: float, draws: Draws | None, values: Callable[[Draws], FloatArray]) -> Estimate:
-    if draws is None:
-        return Estimate(value, None, None)
-    return draws.estimate(value, values(draws))

@@ -5,8 +5,6 @@ others. Where the local law's error is below 0.7 of the other's, or a coefficien
 stands at the edge of its box, the local law answers; otherwise it stands beside as a check.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import pandas as pd

@@ -4,8 +4,6 @@ At equal budget and width a variant can be better because its FLOPs buy more tok
 parameters are worth more. The fitted law says what the tokens account for; the rest is capacity.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,8 +12,8 @@ import pandas as pd
 
 from analysis.laws.counting import FloatArray
 from analysis.laws.law import FittedLaw, Runs
-from analysis.scaling.allocation import least_loss, optimal_allocation, redrawn
-from analysis.tables.estimate import Draws, Estimate, estimate
+from analysis.scaling.allocation import optimal_allocation
+from analysis.tables.estimate import Estimate, estimate
 from analysis.tables.flops import Architecture
 from analysis.tables.runs import RunTable
 
@@ -53,16 +51,12 @@ class WidthShift:
 
 
 def loss_shares(
-    ours: RunTable,
-    theirs: RunTable,
-    laws: Sequence[FittedLaw],
-    draws: Sequence[pd.DataFrame],
-    weights: pd.DataFrame,
+    ours: RunTable, theirs: RunTable, laws: Sequence[FittedLaw], weights: pd.DataFrame
 ) -> list[LossShares]:
     """Per r, over runs of equal (budget, r, d_model) in both tables.
 
-    laws, draws: baseline's and variant's, and their paired resamples (R rows each); weights: how
-    often each (budget, r) cell (a column) was drawn in each resample.
+    laws: baseline's and variant's with their paired resamples (1 + R values a parameter); weights:
+    how often each (budget, r) cell (a column) was drawn in each resample (R rows).
     """
     key = ["budget", "r", "d_model"]
     columns = ["n_once", "n_rec", "tokens", "loss"]
@@ -72,38 +66,31 @@ def loss_shares(
     result = []
     for r, mine in pairs[pairs["r"] > 1].groupby("r"):
         cell = pd.MultiIndex.from_frame(mine[["budget", "r"]].astype(np.float64))
-        drawn = weights[cell].to_numpy(np.float64)
+        drawn = np.vstack([np.ones(len(mine)), weights[cell].to_numpy(np.float64)])
         total = drawn.sum(axis=1, keepdims=True)
         # A resample without any cell of this r says nothing about it.
         share = np.divide(drawn, total, out=np.full_like(drawn, np.nan), where=total > 0)
         parts = _parts(mine, float(r), laws[0], laws[1].phi)
-        drawn_laws = [redrawn(law, Draws(draw)) for law, draw in zip(laws, draws, strict=True)]
-        drawn_parts = _parts(mine, float(r), drawn_laws[0], drawn_laws[1].phi)
-        values = {
-            name: estimate(float(parts[name].mean()), (share * drawn_parts[name]).sum(axis=1))
-            for name in parts
-        }
+        values = {name: estimate((share * part).sum(axis=1)) for name, part in parts.items()}
         result.append(LossShares(r=float(r), n_pairs=len(mine), **values))
     return result
 
 
 def _parts(pairs: pd.DataFrame, r: float, law: FittedLaw, phi_variant) -> dict[str, FloatArray]:
-    """Per matched pair, (pairs,) or (R, pairs): the loss difference and its parts, in nats."""
-
-    def column(name: str) -> FloatArray:
-        return pairs[name].to_numpy(np.float64)
+    """Per matched pair, (1 + R, pairs): the loss difference and its parts, in nats."""
+    column = {name: pairs[name].to_numpy(np.float64) for name in pairs}
 
     def loss(size: str, tokens: str, phi) -> FloatArray:
         """By the baseline's law, the block of `size` worth what φ makes of it."""
-        block = column(f"n_rec_{size}") * r ** (phi - law.phi)
-        counts = column(f"n_once_{size}"), block, np.full(len(pairs), r), column(f"tokens_{tokens}")
+        block = column[f"n_rec_{size}"] * r ** (phi - law.phi)
+        counts = column[f"n_once_{size}"], block, np.full(len(pairs), r), column[f"tokens_{tokens}"]
         return law.predict(Runs(*counts))
 
     baseline = loss("b", "b", law.phi)
-    measured = column("loss_v") - column("loss_b")
+    measured = column["loss_v"] - column["loss_b"]
     tokens = loss("b", "v", law.phi) - baseline
     return {
-        "measured": np.broadcast_to(measured, np.shape(tokens)),
+        "measured": measured + np.zeros_like(tokens),
         "tokens": tokens,
         "capacity": measured - tokens,
         "from_phi": loss("v", "b", phi_variant) - baseline,
@@ -114,41 +101,23 @@ def width_shifts(
     ours: RunTable,
     designs: tuple[dict[float, Architecture], dict[float, Architecture]],
     laws: Sequence[FittedLaw],
-    draws: Sequence[pd.DataFrame],
 ) -> list[WidthShift]:
-    """Per looped r, from both laws and their paired resamples."""
+    """Per looped r, from both laws with their paired resamples."""
     budgets = np.array(sorted(ours.runs["budget"].unique()), np.float64)
     injection = ours.injection
     result = []
     for r in sorted(set(designs[0]) - {1.0}):
-        pair = (designs[0][r], designs[1][r])
+        base, variant = designs[0][r], designs[1][r]
         best = [
             optimal_allocation(law, design, injection, budgets)
-            for law, design in zip(laws, pair, strict=True)
+            for law, design in zip(laws, (base, variant), strict=True)
         ]
-        drawn = [
-            least_loss(redrawn(law, Draws(draw)), design, injection, budgets)
-            for law, draw, design in zip(laws, draws, pair, strict=True)
-        ]
-        ratio, ratios = (
-            np.exp(np.log(v.d_model / b.d_model).mean(axis=-1)) for b, v in (best, drawn)
-        )
-        d = float(np.sqrt(pair[0].d_min * pair[0].d_max))
-
-        def effective(phi_b, phi_v, d=d, pair=pair):
-            whole = pair[1].n_effective(phi_v, injection)(d)
-            # N_eff grows with d² but for injections without a matrix; exact there, close elsewhere.
-            return np.sqrt(whole / pair[0].n_effective(phi_b, injection)(d))
-
-        result.append(
-            WidthShift(
-                r=r,
-                extrapolated=bool(best[0].extrapolated.any() or best[1].extrapolated.any()),
-                optimal=estimate(float(ratio), ratios),
-                effective=estimate(
-                    float(effective(laws[0].phi, laws[1].phi)),
-                    effective(draws[0]["phi"].to_numpy(), draws[1]["phi"].to_numpy()),
-                ),
-            )
-        )
+        ratio = np.exp(np.log(best[1].d_model / best[0].d_model).mean(axis=1))
+        d = float(np.sqrt(base.d_min * base.d_max))
+        size_b = base.n_effective(laws[0].phi, injection)(d)
+        size_v = variant.n_effective(laws[1].phi, injection)(d)
+        # N_eff grows with d² but for injections without a matrix; exact there, close elsewhere.
+        effective = np.sqrt(size_v / size_b).ravel()
+        extrapolated = any(each.first.extrapolated.any() for each in best)
+        result.append(WidthShift(r, extrapolated, estimate(ratio), estimate(effective)))
     return result

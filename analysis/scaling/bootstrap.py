@@ -6,8 +6,6 @@ resample is refitted from several points, the main optimum among them, and count
 objective was reached more than once: one that missed its optimum is listed, not averaged in.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, get_args
 

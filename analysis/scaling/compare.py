@@ -5,8 +5,6 @@ same FLOPs. Both studies are refitted on the (budget, r) cells they share, with 
 and resampled together, so that what is common to them cancels out of the difference.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -14,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.errors import InputError, NotIdentifiedError
+from analysis.scaling.allocation import with_draws
 from analysis.scaling.attribution import LossShares, WidthShift, loss_shares, width_shifts
 from analysis.scaling.bootstrap import (
     FEW_BLOCKS,
@@ -24,7 +23,7 @@ from analysis.scaling.bootstrap import (
     refit,
 )
 from analysis.scaling.fit import FitResult, fit
-from analysis.tables.estimate import Estimate, estimate
+from analysis.tables.estimate import Draws, Estimate, estimate
 from analysis.tables.flops import architectures
 from analysis.tables.runs import Dropped, RunTable
 
@@ -99,17 +98,17 @@ def compare(
     except InputError as reason:
         warnings.append(f"no widths and no shares of the loss: {reason}")
     else:
-        laws = [result.fitted for result in fits]
+        laws = [with_draws(one.fitted, Draws(draw)) for one, draw in zip(fits, draws, strict=True)]
         weights = pd.DataFrame(counts_RB[accepted.to_numpy()], columns=_cells(ours))
-        loss = loss_shares(ours, theirs, laws, draws, weights)
-        width = width_shifts(ours, designs, laws, draws)
-    phi = [draw["phi"].to_numpy() for draw in draws]
+        loss = loss_shares(ours, theirs, laws, weights)
+        width = width_shifts(ours, designs, laws)
+    phi = [np.r_[one.params["phi"], draw["phi"]] for one, draw in zip(fits, draws, strict=True)]
     return Comparison(
         baseline=fits[0],
         variant=fits[1],
-        phi_baseline=estimate(fits[0].params["phi"], phi[0]),
-        phi_variant=estimate(fits[1].params["phi"], phi[1]),
-        delta_phi=estimate(fits[1].params["phi"] - fits[0].params["phi"], phi[1] - phi[0]),
+        phi_baseline=estimate(phi[0]),
+        phi_variant=estimate(phi[1]),
+        delta_phi=estimate(phi[1] - phi[0]),
         budgets=tuple(float(b) for b in sorted(ours.runs["budget"].unique())),
         n_cells=counts_RB.shape[1],
         resamples=resamples,

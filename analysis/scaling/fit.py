@@ -5,8 +5,6 @@ ended at its objective, which parameters stand at the edge of the box, and how w
 separate the parameters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ It uses nothing but the runs of one (budget, r) cell, so it checks the fitted la
 the law* is another definition and lives in `allocation`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -7,8 +7,6 @@ of the local law's φ holds the truth in 96 to 98 % of tables, a profile likelih
 (tests/benchmarks/coverage.py).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

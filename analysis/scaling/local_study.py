@@ -3,8 +3,6 @@
 A choice can move φ by more than the interval is wide, so these stand beside every φ.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

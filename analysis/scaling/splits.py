@@ -1,7 +1,5 @@
 """Does the law hold outside the runs it was fitted to? Halves by budget, and parts left out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """The interval that a fitted law's predictions have, by the way that its law asks for."""
 
-from __future__ import annotations
-
 from analysis.scaling.bootstrap import bootstrap_fit
 from analysis.scaling.fit import FitResult
 from analysis.scaling.jackknife import jackknife

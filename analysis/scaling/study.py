@@ -4,8 +4,6 @@ The parts are independent fits; one that the runs cannot support is None, with t
 warnings.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,13 +14,14 @@ import pandas as pd
 
 from analysis.errors import NotIdentifiedError
 from analysis.laws.catalogue import law_for
-from analysis.laws.counting import INJECTIONS, Injection
+from analysis.laws.counting import INJECTIONS
 from analysis.laws.law import Runs
 from analysis.scaling.answer import Answer, choose
 from analysis.scaling.bootstrap import RESAMPLES, Bootstrap, Unit, bootstrap_fit
 from analysis.scaling.fit import FitResult, fit
 from analysis.scaling.jackknife import jackknife
 from analysis.scaling.local_study import LocalStudy, study_locally
+from analysis.scaling.readable import readable
 from analysis.scaling.splits import (
     By,
     Errors,
@@ -102,16 +101,17 @@ def fit_study(
 
 
 class _Study:
+    """Makes the parts of a study in turn and gathers what to warn of."""
+
     def __init__(self, table: RunTable, settings: Settings, show_progress: bool) -> None:
         self.settings = settings
-        self.held_out: RunTable | None = None
         self.held_budgets: tuple[float, ...] = ()
         if settings.holdout:
             self.held_budgets = largest_budgets(table, settings.holdout)
-            held = table.runs["budget"].isin(self.held_budgets)
-            self.held_out, table = table.select(held), table.select(~held)
-        self.table = table
+        held = table.runs["budget"].isin(self.held_budgets)
+        self.held_out, self.table = table.select(held), table.select(~held)
         self.warnings = list(table.warnings)
+        self.refused: dict[str, str] = {}  # parts that are None, and why
         self.planned = planned_runs(table.source)
         if self.planned and self.planned["finished"] < self.planned["runs"]:
             self.warnings.insert(
@@ -119,10 +119,10 @@ class _Study:
                 f"incomplete: {self.planned['finished']} of {self.planned['runs']} runs of this "
                 "study are finished; the numbers will change",
             )
-        self.law = law_for(settings.law, table.booked)
+        self.law = law_for(settings.law, self.table.booked)
         self.starts = settings.starts or self.law.solver.starts
-        self.r_values = [float(r) for r in np.unique(table.runs["r"])]
-        self.budgets = [float(b) for b in np.unique(table.runs["budget"])]
+        self.r_values = [float(r) for r in np.unique(self.table.runs["r"])]
+        self.budgets = [float(b) for b in np.unique(self.table.runs["budget"])]
         work = len(self.r_values) + 1.0
         if self.law.has_phi:
             n_left_out = len(self.r_values) + len(self.budgets)
@@ -131,32 +131,29 @@ class _Study:
             Progress(work * self.starts + settings.resamples, "fits") if show_progress else None
         )
 
-    def fit(self, table: RunTable, **options) -> FitResult:
-        """The study's law on some runs, as the settings say but for ``options``."""
-        s = self.settings
-        return fit(table, s.law, **{"phi": s.phi, "starts": s.starts, "seed": s.seed} | options)
-
     def run(self) -> Study:
-        fit = self._main()
+        fit, s = self._main(), self.settings
         bootstrap = self._bootstrap(fit)
-        local, reason = self._local()
+        local = self._part("local", lambda: study_locally(self.table), 0)
+        r_of_run = self.table.runs["r"]
         study = Study(
             table=self.table,
-            settings=self.settings,
+            settings=s,
             fit=fit,
             bootstrap=bootstrap,
-            restricted=self._restricted(),
-            per_architecture=self._per_architecture(),
-            residuals={
-                r: errors(fit.residuals[(self.table.runs["r"] == r).to_numpy()])
-                for r in self.r_values
-            },
-            halves=self._halves(),
-            injection_sensitivity=self._injection_sensitivity(fit),
-            leave_one_out=self._leave_one_out(),
-            holdout=self._holdout(fit),
+            restricted=self._with_phi("restricted", self._restricted),
+            per_architecture={r: self._architecture(r) for r in self.r_values},
+            residuals={r: errors(fit.residuals[r_of_run == r]) for r in self.r_values},
+            halves=self._with_phi("halves", self._halves),
+            injection_sensitivity=self._with_phi(
+                "injection_sensitivity", lambda: self._injection_sensitivity(fit), free=True
+            ),
+            leave_one_out=self._with_phi("leave_one_out", self._leave_one_out),
+            holdout=LeftOut(self.held_budgets, fit, prediction_errors(fit, self.held_out))
+            if s.holdout
+            else None,
             local=local,
-            answer=self._answer(fit, bootstrap, local, reason),
+            answer=self._with_phi("answer", lambda: self._answer(fit, bootstrap, local), free=True),
             planned=self.planned,
             warnings=self.warnings,
         )
@@ -164,9 +161,48 @@ class _Study:
             self.progress.finish()
         return study
 
+    def _part(self, what: str, make: Callable[[], T], work: float | None = None) -> T | None:
+        """One part, so much work; None where the runs do not support it."""
+        self._begin(what, work)
+        try:
+            made = make()
+        except NotIdentifiedError as reason:
+            self._refuse(what, str(reason))
+            return None
+        fit = made.fit if isinstance(made, Half) else made
+        if isinstance(fit, FitResult):
+            self.warnings += fit.warnings(what)
+        return made
+
+    def _with_phi(self, what: str, make: Callable[[], T], *, free: bool = False) -> T | None:
+        """A part that needs a φ, or one that is fitted; None of a law without."""
+        if not self.law.has_phi:
+            self._refuse(what, f"the {self.law.title} has no φ")
+        elif free and self.settings.phi is not None:
+            self._refuse(what, "φ is held fixed")
+        else:
+            return make()
+        return None
+
+    def _refuse(self, what: str, reason: str) -> None:
+        self.refused[what] = reason
+        self.warnings.append(f"{what}: null: {reason}")
+
+    def _begin(self, what: str, work: float | None = None) -> None:
+        if self.progress:
+            self.progress.start(readable(what), self.starts if work is None else work)
+
+    def _fit(self, table: RunTable, **options) -> FitResult:
+        """The study's law on some runs, as the settings say but for ``options``."""
+        s = self.settings
+        return fit(
+            table, **{"law": s.law, "phi": s.phi, "starts": s.starts, "seed": s.seed} | options
+        )
+
     def _main(self) -> FitResult:
-        self._begin("the law")
-        result, what = self.fit(self.table), self.law.title
+        what = self.law.title
+        self._begin(what)
+        result = self._fit(self.table)
         self.warnings += result.warnings(what) + result.weaknesses(what)
         if 2 <= result.starts.at_optimum < MIN_AGREEMENT * result.starts.n:
             self.warnings.append(
@@ -183,148 +219,69 @@ class _Study:
 
     def _bootstrap(self, fit: FitResult) -> Bootstrap | None:
         s = self.settings
-        self._begin("bootstrap", s.resamples)
         if s.resamples == 0 or self.law.interval == "jackknife":
             reason = f"the {self.law.title} has its interval from left-out cells"
-            self._null("bootstrap", reason if s.resamples else "0 resamples were asked for")
+            self._refuse("bootstrap", reason if s.resamples else "0 resamples were asked for")
             return None
-        result = self._try(
-            "bootstrap",
-            lambda: bootstrap_fit(self.table, fit, unit=s.unit, resamples=s.resamples, seed=s.seed),
+        resample = lambda: bootstrap_fit(
+            self.table, fit, unit=s.unit, resamples=s.resamples, seed=s.seed
         )
-        if result is not None:
-            self.warnings += result.warnings()
+        result = self._part("bootstrap", resample, s.resamples)
+        self.warnings += [] if result is None else result.warnings()
         return result
 
-    def _restricted(self) -> dict[str, FitResult | None] | None:
-        if not self.law.has_phi:
-            self._null("restricted", self._no_phi)
-            return None
-        return {name: self._fixed(name, phi) for name, phi in (("phi=0", 0.0), ("phi=1", 1.0))}
-
-    def _fixed(self, name: str, phi: float) -> FitResult | None:
-        self._begin(name)
-        return self._checked(f"restricted {name}", lambda: self.fit(self.table, phi=phi))
-
-    def _per_architecture(self) -> dict[float, FitResult | None]:
-        return {r: self._architecture(r) for r in self.r_values}
+    def _restricted(self) -> dict[str, FitResult | None]:
+        return {
+            f"phi={phi:g}": self._part(
+                f"restricted phi={phi:g}", partial(self._fit, self.table, phi=phi)
+            )
+            for phi in (0.0, 1.0)
+        }
 
     def _architecture(self, r: float) -> FitResult | None:
-        self._begin(f"r = {r:g} alone")
-        s = self.settings
-        runs = self.table.select(self.table.runs["r"] == r)
         what = f"per_architecture r = {r:g}"
-        result = self._checked(what, lambda: fit(runs, "chinchilla", starts=s.starts, seed=s.seed))
-        if result is not None:
-            self.warnings += result.weaknesses(what)
+        runs = self.table.select(self.table.runs["r"] == r)
+        result = self._part(what, lambda: self._fit(runs, law="chinchilla", phi=None))
+        self.warnings += [] if result is None else result.weaknesses(what)
         return result
 
     def _halves(self) -> dict[str, Half | None] | None:
-        if not self.law.has_phi:
-            self._null("halves", self._no_phi)
-            return None
-        both = self._try("halves", lambda: split_by_budget(self.table))
-        if both is None:
-            return None
-        return {
-            name: self._half(name, half) for name, half in zip(("low", "high"), both, strict=True)
+        both = self._part("halves", lambda: split_by_budget(self.table), 0)
+        return both and {
+            name: self._part(f"halves {name}", partial(fit_half, half, self._fit))
+            for name, half in zip(("low", "high"), both, strict=True)
         }
 
-    def _half(self, name: str, half: RunTable) -> Half | None:
-        self._begin(f"{name} half of the budgets")
-        what = f"halves {name}"
-        result = self._try(what, lambda: fit_half(half, self.fit))
-        if result is not None:
-            self.warnings += result.fit.warnings(what)
-        return result
+    def _injection_sensitivity(self, fit: FitResult) -> dict[str, float | None]:
+        found: dict[str, float | None] = {}
+        for choice in INJECTIONS:
+            counted: FitResult | None = fit
+            if choice != self.table.injection:
+                what = f"injection_sensitivity {choice}"
+                counted = self._part(what, partial(self._fit, self.table, injection=choice))
+            found[choice] = None if counted is None else counted.phi
+        return found
 
-    def _injection_sensitivity(self, fit: FitResult) -> dict[str, float | None] | None:
-        if not self.law.has_phi or self.settings.phi is not None:
-            reason = "φ is held fixed" if self.law.has_phi else self._no_phi
-            self._null("injection_sensitivity", reason)
-            return None
-        return {
-            choice: fit.params["phi"] if choice == self.table.injection else self._phi_under(choice)
-            for choice in INJECTIONS
-        }
-
-    def _phi_under(self, injection: Injection) -> float | None:
-        self._begin(f"injection counted {injection}")
-        result = self._checked(
-            f"injection_sensitivity {injection}",
-            lambda: self.fit(self.table, injection=injection),
-        )
-        return None if result is None else result.phi
-
-    def _leave_one_out(self) -> dict[By, dict[float, LeftOut | None]] | None:
-        if not self.law.has_phi:
-            self._null("leave_one_out", self._no_phi)
-            return None
-        return {
-            "r": {r: self._without("r", r) for r in self.r_values},
-            "budget": {b: self._without("budget", b) for b in self.budgets},
-        }
-
-    def _without(self, by: By, value: float) -> LeftOut | None:
+    def _leave_one_out(self) -> dict[By, dict[float, LeftOut | None]]:
         starts = min(LEAVE_OUT_STARTS, self.starts)
-        self._begin(f"without {by} = {value:g}", starts)
-        return self._try(
-            f"leave_one_out {by} = {value:g}",
-            lambda: leave_out(self.table, by, (value,), partial(self.fit, starts=starts)),
-        )
+        fewer = partial(self._fit, starts=starts)
 
-    def _local(self) -> tuple[LocalStudy | None, str | None]:
-        self._begin("the local law", 0)
-        try:
-            return study_locally(self.table), None
-        except NotIdentifiedError as reason:
-            self._null("local", str(reason))
-            return None, str(reason)
+        def without(by: By, value: float) -> LeftOut | None:
+            make = lambda: leave_out(self.table, by, (value,), fewer)
+            return self._part(f"leave_one_out {by} = {value:g}", make, starts)
+
+        return {
+            "r": {r: without("r", r) for r in self.r_values},
+            "budget": {budget: without("budget", budget) for budget in self.budgets},
+        }
 
     def _answer(
-        self,
-        fit: FitResult,
-        bootstrap: Bootstrap | None,
-        local: LocalStudy | None,
-        reason: str | None,
-    ) -> Answer | None:
-        if not self.law.has_phi or self.settings.phi is not None:
-            self._null("answer", "φ is held fixed" if self.law.has_phi else self._no_phi)
-            return None
-        self._begin("which law answers", 0)
-        try:
-            left_out = jackknife(self.table.booked, fit, seed=self.settings.seed).left_out_rmse
-        except NotIdentifiedError as lost:
-            self._null("answer left_out_rmse", str(lost))
-            left_out = None
+        self, fit: FitResult, bootstrap: Bootstrap | None, local: LocalStudy | None
+    ) -> Answer:
+        left_out = self._part(
+            "answer left_out_rmse",
+            lambda: jackknife(self.table.booked, fit, seed=self.settings.seed).left_out_rmse,
+            0,
+        )
         ci95 = None if bootstrap is None else bootstrap.interval("phi")
-        return choose(fit, ci95, left_out, local, reason)
-
-    def _holdout(self, fit: FitResult) -> LeftOut | None:
-        if self.held_out is None:
-            return None
-        return LeftOut(self.held_budgets, fit, prediction_errors(fit, self.held_out))
-
-    def _checked(self, what: str, make: Callable[[], FitResult]) -> FitResult | None:
-        fit = self._try(what, make)
-        if fit is not None:
-            self.warnings += fit.warnings(what)
-        return fit
-
-    def _try(self, what: str, make: Callable[[], T]) -> T | None:
-        try:
-            return make()
-        except NotIdentifiedError as reason:
-            self._null(what, str(reason))
-            return None
-
-    def _null(self, what: str, reason: str) -> None:
-        self.warnings.append(f"{what}: null: {reason}")
-
-    @property
-    def _no_phi(self) -> str:
-        return f"the {self.law.title} has no φ"
-
-    def _begin(self, label: str, work: float | None = None) -> None:
-        if self.progress:
-            self.progress.start(label, self.starts if work is None else work)
+        return choose(fit, ci95, left_out, local, self.refused.get("local"))

@@ -1,10 +1,9 @@
 """Command-line arguments that several sub-commands share."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.laws.counting import INJECTIONS
@@ -12,20 +11,25 @@ from analysis.tables.columns import COLUMNS, OTHERS
 from analysis.tables.files import refuse_unwritable
 from analysis.tables.runs import RunTable, load_runs
 
+Arguments = Callable[[argparse.ArgumentParser], None]
 
-def add_command(
-    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
-    name: str,
-    run: Callable[[argparse.Namespace], None],
-    groups: Sequence[Callable[[argparse.ArgumentParser], None]],
-    **texts: str,
-) -> argparse.ArgumentParser:
-    """Register a command with groups of arguments; ``texts`` are its help and description."""
-    parser = subparsers.add_parser(name, **texts)  # type: ignore[arg-type]
-    for add in groups:
-        add(parser)
-    parser.set_defaults(run=run)
-    return parser
+
+@dataclass(frozen=True)
+class Command:
+    """``python -m analysis NAME``: the groups of arguments it takes, and what it does."""
+
+    name: str
+    run: Callable[[argparse.Namespace], None]
+    groups: Sequence[Arguments]
+    help: str
+    description: str
+
+    def add_parser(self, subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+        """Register it."""
+        parser = subparsers.add_parser(self.name, help=self.help, description=self.description)
+        for add in self.groups:
+            add(parser)
+        parser.set_defaults(run=self.run)
 
 
 def add_table_arguments(parser: argparse.ArgumentParser) -> None:

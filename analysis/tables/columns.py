@@ -1,7 +1,5 @@
 """The columns of a table of runs: which there are, what they may hold, what follows from others."""
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ The standard library's reader does the splitting: it keeps quoted line ends, kno
 row ends on, and hands on short rows, which pandas would fill up without a word.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io

@@ -3,8 +3,6 @@
 Nothing here refuses: each finding is one line that names the rows and what the likely cause is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A number with its uncertainty."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +22,7 @@ class Estimate:
     ci95: tuple[float, float] | None
 
     @staticmethod
-    def normal(value: float, se: float) -> Estimate:
+    def normal(value: float, se: float) -> "Estimate":
         """With the interval of a normal distribution."""
         return Estimate(value, se, (value - Z95 * se, value + Z95 * se))
 
@@ -57,7 +55,8 @@ class Draws:
         Central 95 % of the resamples; for the jackknife of G blocks, ± t(G − 1) standard errors.
         """
         if not self.jackknife:
-            return central95(values)
+            low, high = np.nanpercentile(values, [2.5, 97.5], axis=0)
+            return low, high
         reach = stats.t.ppf(0.975, len(values) - 1) * self.standard_error(values)
         return np.asarray(value) - reach, np.asarray(value) + reach
 
@@ -69,24 +68,12 @@ class Draws:
 
     def estimate(self, value: float, values: FloatArray) -> Estimate:
         """A value with its interval; draws without one (nan) are left out."""
-        if not self.jackknife:
-            return estimate(value, values)
+        if np.isfinite(values).sum() < 2:
+            return Estimate(value, None, None)
         low, high = self.ends(value, values)
         return Estimate(value, float(self.standard_error(values)), (float(low), float(high)))
 
 
-def estimate(value: float, resamples: FloatArray | None) -> Estimate:
-    """A point estimate with its bootstrap spread; resamples without a value (nan) are left out."""
-    if resamples is None:
-        return Estimate(value, None, None)
-    finite = resamples[np.isfinite(resamples)]
-    if len(finite) < 2:
-        return Estimate(value, None, None)
-    low, high = central95(finite)
-    return Estimate(value, float(finite.std(ddof=1)), (float(low), float(high)))
-
-
-def central95(resamples: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """2.5 and 97.5 percentiles over the first axis, without values that are nan."""
-    low, high = np.nanpercentile(resamples, [2.5, 97.5], axis=0)
-    return low, high
+def estimate(values: FloatArray, draws: Draws | None = None) -> Estimate:
+    """From the value itself and then its values over the draws (1 + S,), resamples if not given."""
+    return (draws or Draws(pd.DataFrame())).estimate(float(values[0]), values[1:])

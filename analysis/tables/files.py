@@ -1,7 +1,5 @@
 """Files that others read: written aside, then renamed, so that none is ever half-written."""
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

@@ -7,8 +7,6 @@ are solved for and then checked against every run: no architecture is assumed, a
 mixes two architectures under one r is refused instead of being averaged.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,10 +35,10 @@ class WidthPolynomial:
         d = np.asarray(d_model, dtype=np.float64)
         return self.linear * d + self.quadratic * d**2
 
-    def __add__(self, other: WidthPolynomial) -> WidthPolynomial:
+    def __add__(self, other: "WidthPolynomial") -> "WidthPolynomial":
         return WidthPolynomial(self.linear + other.linear, self.quadratic + other.quadratic)
 
-    def scaled(self, factor: Coefficient) -> WidthPolynomial:
+    def scaled(self, factor: Coefficient) -> "WidthPolynomial":
         return WidthPolynomial(factor * self.linear, factor * self.quadratic)
 
     def elasticity(self, d_model: ArrayLike) -> FloatArray:

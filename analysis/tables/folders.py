@@ -5,8 +5,6 @@ A run folder's ``summary.json``, written last, says what the run measured, and t
 run, never the table.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

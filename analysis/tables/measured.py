@@ -1,7 +1,5 @@
 """What evaluation suites left in run folders: their parts of summary.json, and their tables."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -13,7 +11,7 @@ import pandas as pd
 from analysis.errors import InputError
 from analysis.tables.estimate import Estimate
 from analysis.tables.runs import RunTable
-from analysis.tables.suites.parts import EstimateJson
+from analysis.tables.suites.parts import ESTIMATE
 
 #: What the intervals of a suite were resampled over, in words.
 TEXT_UNITS = {
@@ -81,7 +79,7 @@ def _with_estimates(value: Any) -> Any:
         return [_with_estimates(each) for each in value]
     if not isinstance(value, dict):
         return value
-    if value.keys() == EstimateJson.__annotations__.keys():
+    if value.keys() == ESTIMATE.keys():
         ends = None if None in value["ci95"] else tuple(value["ci95"])
         number = float("nan") if value["value"] is None else float(value["value"])
         return Estimate(number, value["standard_error"], ends)

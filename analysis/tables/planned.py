@@ -1,7 +1,5 @@
 """How much of a study is done: ``launch.sweep`` lists the planned runs in the study's folder."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import TypedDict

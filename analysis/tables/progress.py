@@ -1,7 +1,5 @@
 """How far a long analysis is: one line that renews itself on a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 import sys
 import time
 from typing import TextIO

@@ -1,7 +1,5 @@
 """Where a result came from: enough to make it again."""
 
-from __future__ import annotations
-
 import platform
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime

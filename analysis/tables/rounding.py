@@ -4,8 +4,6 @@ Blocks of the bootstrap, parabolas and tables are made of runs with equal (budge
 beside 8, or the FLOPs that each run spent in place of those it aimed at, would tear them apart.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray

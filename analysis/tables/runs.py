@@ -4,8 +4,6 @@ Between training and analysis stand only files. Every run that is left out is li
 reason; a value of a CSV that cannot be used stops the analysis with its file, row and column.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -48,11 +46,11 @@ class RunTable:
         """``runs`` with the injection matrix booked as ``injection`` says."""
         return book_injection(self.runs, self.injection)
 
-    def book(self, injection: Injection) -> RunTable:
+    def book(self, injection: Injection) -> "RunTable":
         """The same runs under another booking of the injection matrix."""
         return replace(self, injection=injection)
 
-    def select(self, keep: pd.Series | np.ndarray) -> RunTable:
+    def select(self, keep: pd.Series | np.ndarray) -> "RunTable":
         """The runs where ``keep`` is true; what was dropped and warned of stays listed."""
         return replace(self, runs=self.runs[np.asarray(keep, bool)].reset_index(drop=True))
 

@@ -7,8 +7,6 @@ Columns, numbers, strings, comparisons (chained ones too), ``in`` and ``not in``
 of any other kind is refused.
 """
 
-from __future__ import annotations
-
 import ast
 import difflib
 import operator

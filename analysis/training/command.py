@@ -1,11 +1,10 @@
 """``python -m analysis runs``: two or more runs beside each other."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 
 from analysis.page.output import add_output_arguments, deliver
+from analysis.tables.arguments import Command
 from analysis.tables.files import refuse_unwritable
 from analysis.training.results import find_runs
 from analysis.training.section import beside
@@ -13,20 +12,10 @@ from analysis.training.section import beside
 SCHEMA = 1
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register ``runs``."""
-    parser = subparsers.add_parser(
-        "runs",
-        help="runs beside each other: curves, configs, paired loss differences",
-        description="Compare the runs in the folders RUN with the first of them: held-out loss "
-        "window by window, config keys that differ, training curves against tokens and FLOPs. "
-        "Writes comparison_of_runs.json and the figure training_curves (SVG, PDF, PNG).",
-    )
+def _add_runs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "runs", type=Path, nargs="+", metavar="RUN", help="run folder, or folder of run folders"
     )
-    add_output_arguments(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -37,3 +26,14 @@ def run(args: argparse.Namespace) -> None:
     for section in sections:
         document |= section.json()
     deliver(sections, args, "comparison_of_runs.json", document)
+
+
+COMMAND = Command(
+    "runs",
+    run,
+    (_add_runs, add_output_arguments),
+    help="runs beside each other: curves, configs, paired loss differences",
+    description="Compare the runs in the folders RUN with the first of them: held-out loss "
+    "window by window, config keys that differ, training curves against tokens and FLOPs. "
+    "Writes comparison_of_runs.json and the figure training_curves (SVG, PDF, PNG).",
+)

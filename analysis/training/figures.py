@@ -1,7 +1,5 @@
 """Training curves: loss against tokens and against FLOPs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Reads what a run folder holds (``config.json``, ``metrics.jsonl``, ``summary.jso
 ``validation_windows.npy``). Losses are in nats per token.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Sequence

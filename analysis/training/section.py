@@ -1,7 +1,5 @@
 """How runs were trained, and how two of them differ: in words, tables and figures."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 import analysis
-from analysis import RunTable, load_runs
+from analysis import RunTable, Settings, Study, fit_study, load_runs
 from analysis.page import style
 
 
@@ -31,6 +31,12 @@ def published_csv() -> Path:
 def published(published_csv) -> RunTable:
     """The 116 runs of arXiv:2604.21106; tests that change the frame copy it."""
     return load_runs(published_csv)
+
+
+@pytest.fixture(scope="session")
+def published_study(published) -> Study:
+    """What `fit` makes of them, from few starts and resamples."""
+    return fit_study(published, Settings(starts=6, resamples=20))
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from analysis.scaling.study import Settings, fit_study
 from analysis.tables.files import write_text
 from analysis.tables.progress import Progress
 
-QUICK = ["--starts=20", "--bootstrap=20"]
+QUICK = ["--starts=4", "--bootstrap=6"]
 
 
 def test_fit_writes_and_prints(published_csv, tmp_path, capsys):
@@ -27,7 +27,7 @@ def test_fit_writes_and_prints(published_csv, tmp_path, capsys):
     result = json.loads((out / "fit.json").read_text())
     assert result["params"]["phi"] == pytest.approx(0.4575855, abs=1e-6)
     assert result["provenance"]["command"].startswith("python -m analysis fit ")
-    assert len(pd.read_csv(out / "bootstrap.csv")) == 20
+    assert len(pd.read_csv(out / "bootstrap.csv")) == 6
     assert len(pd.read_csv(out / "runs.csv")) == 116
     printed = capsys.readouterr().out
     assert "injection matrix counted recurrent" in printed
@@ -55,20 +55,31 @@ def test_the_recorded_command_repeats_the_result(published_csv, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "key", "value"),
+    ("options", "expected"),
     [
-        (["--phi=0.5"], "phi_fixed", 0.5),
-        (["--phi=FREE"], "phi_fixed", None),
-        (["--injection=excluded"], "injection", "excluded"),
-        (["--law=chinchilla"], "law", "chinchilla"),
-        (["--where=r < 8"], "n_runs", 87),
-        (["--holdout"], "n_runs", 100),
-        (["--holdout=3"], "n_runs", 56),
+        (["--phi=0.5"], {"phi": 0.5}),
+        (["--phi=FREE"], {"phi": None}),
+        (["--law=chinchilla"], {"law": "chinchilla"}),
+        (["--starts=7", "--bootstrap=9", "--seed=3"], {"starts": 7, "resamples": 9, "seed": 3}),
+        (["--unit=run"], {"unit": "run"}),
+        (["--holdout"], {"holdout": 1}),
+        (["--holdout=3"], {"holdout": 3}),
+        (["--injection=excluded"], {"injection": "excluded"}),
+        (["--where=r < 8"], {"runs": 87}),
     ],
 )
-def test_options_reach_the_fit(published_csv, tmp_path, options, key, value):
-    assert main(["fit", str(published_csv), f"--out={tmp_path}", *QUICK, *options]) == 0
-    assert json.loads((tmp_path / "fit.json").read_text())[key] == value
+def test_options_reach_the_fit(
+    published_csv, tmp_path, monkeypatch, published_study, options, expected
+):
+    seen = {}
+
+    def fit_study(table, settings, **_):
+        seen.update(vars(settings), injection=table.injection, runs=len(table))
+        return published_study
+
+    monkeypatch.setattr("analysis.scaling.commands.fit.fit_study", fit_study)
+    assert main(["fit", str(published_csv), f"--out={tmp_path}", *options]) == 0
+    assert expected.items() <= seen.items()
 
 
 @pytest.mark.parametrize(
@@ -156,7 +167,7 @@ def current_umask() -> int:
 
 @pytest.fixture(scope="module")
 def compared(published) -> pd.DataFrame:
-    return compare("schwethelm2026", fit_study(published, Settings(starts=30, resamples=200)))
+    return compare("schwethelm2026", fit_study(published, Settings(starts=4, resamples=100)))
 
 
 @pytest.mark.parametrize(

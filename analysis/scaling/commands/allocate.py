@@ -1,7 +1,5 @@
 """``python -m analysis allocate``: compute-optimal models under the fitted law, and their cost."""
 
-from __future__ import annotations
-
 import argparse
 
 import numpy as np
@@ -12,25 +10,21 @@ from analysis.scaling.allocation import allocate
 from analysis.scaling.commands.arguments import add_fit_arguments, positive_number
 from analysis.scaling.fit import fit
 from analysis.scaling.isoflop import exponents, isoflop_curves
+from analysis.scaling.readable import readable
 from analysis.scaling.show.curve_json import allocation_json
 from analysis.scaling.show.curve_sections import allocation, price, sizes_table
-from analysis.scaling.show.readable import readable
 from analysis.scaling.spread import spread
-from analysis.tables.arguments import add_seed_argument, add_table_arguments, read_table, warn
+from analysis.tables.arguments import (
+    Command,
+    add_table_arguments,
+    read_table,
+    warn,
+)
 from analysis.tables.flops import architectures
 from analysis.tables.provenance import provenance
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register ``allocate``."""
-    parser = subparsers.add_parser(
-        "allocate",
-        help="compute-optimal width, tokens and loss under the fitted law",
-        description="Fit a law and minimise it at every budget under the exact FLOPs per "
-        "token. Writes allocation.json and figures (SVG, PDF, PNG) to the output folder.",
-    )
-    add_table_arguments(parser)
-    add_output_arguments(parser)
+def _add_budget(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--budget",
         type=positive_number,
@@ -38,9 +32,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="FLOPS",
         help="training FLOPs to spend (default: the budgets of RUNS)",
     )
-    add_fit_arguments(parser)
-    add_seed_argument(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -63,3 +54,13 @@ def run(args: argparse.Namespace) -> None:
     ]
     origin = provenance(table, seed=args.seed, command=args.command)
     deliver(sections, args, "allocation.json", allocation_json(result, origin))
+
+
+COMMAND = Command(
+    "allocate",
+    run,
+    (add_table_arguments, add_output_arguments, _add_budget, add_fit_arguments),
+    help="compute-optimal width, tokens and loss under the fitted law",
+    description="Fit a law and minimise it at every budget under the exact FLOPs per "
+    "token. Writes allocation.json and figures (SVG, PDF, PNG) to the output folder.",
+)

@@ -1,16 +1,14 @@
 """Command-line arguments that the commands about scaling laws share."""
 
-from __future__ import annotations
-
 import argparse
 
 from analysis.laws.catalogue import LAWS
-from analysis.scaling.bootstrap import RESAMPLES
-from analysis.tables.arguments import non_negative, positive
+from analysis.scaling.bootstrap import RESAMPLES, UNITS
+from analysis.tables.arguments import add_seed_argument, non_negative, positive
 
 
 def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
-    """``--law``, ``--starts`` and ``--bootstrap``: what is fitted, and how thoroughly."""
+    """``--law``, ``--starts``, ``--bootstrap``, ``--seed``: what is fitted, and how thoroughly."""
     parser.add_argument("--law", choices=tuple(LAWS), default="joint", help="default: joint")
     parser.add_argument(
         "--starts",
@@ -24,6 +22,17 @@ def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
         default=RESAMPLES,
         metavar="N",
         help=f"resamples, 0 for none (default: {RESAMPLES})",
+    )
+    add_seed_argument(parser)
+
+
+def add_unit_argument(parser: argparse.ArgumentParser) -> None:
+    """``--unit`` of the bootstrap."""
+    parser.add_argument(
+        "--unit",
+        choices=UNITS,
+        default="cell",
+        help="block of the bootstrap; cell is (budget, r) (default: cell)",
     )
 
 

@@ -1,7 +1,5 @@
 """``python -m analysis compare``: what a change to the loop did to φ, to the loss and to width."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from functools import partial
@@ -16,7 +14,7 @@ from analysis.scaling.commands.arguments import add_fit_arguments
 from analysis.scaling.compare import Comparison, compare
 from analysis.scaling.show import fit_figures
 from analysis.scaling.show.fit_figures import PhiRow
-from analysis.tables.arguments import add_seed_argument, add_table_arguments, read_table
+from analysis.tables.arguments import Command, add_table_arguments, read_table
 from analysis.tables.estimate import Estimate
 from analysis.tables.provenance import provenance
 from analysis.tables.runs import load_runs
@@ -24,23 +22,10 @@ from analysis.tables.runs import load_runs
 SCHEMA = 1
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register ``compare``."""
-    parser = subparsers.add_parser(
-        "compare",
-        help="Δφ between a baseline (RUNS) and a variant",
-        description="Refit a baseline (RUNS) and a variant on the budgets and r they share, with "
-        "the same r = 1 runs, and bootstrap the difference. Writes comparison.json and the figure "
-        "comparison (SVG, PDF, PNG) to the output folder.",
-    )
-    add_table_arguments(parser)
+def _add_variant(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "variant", type=Path, metavar="VARIANT", help="folder of run folders, or a CSV"
     )
-    add_output_arguments(parser)
-    add_fit_arguments(parser)
-    add_seed_argument(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -71,6 +56,17 @@ def run(args: argparse.Namespace) -> None:
     section = comparison_section(result, forest)
     document = {"schema": SCHEMA, **section.json(), "provenance": origin}
     deliver([section], args, "comparison.json", document)
+
+
+COMMAND = Command(
+    "compare",
+    run,
+    (add_table_arguments, _add_variant, add_output_arguments, add_fit_arguments),
+    help="Δφ between a baseline (RUNS) and a variant",
+    description="Refit a baseline (RUNS) and a variant on the budgets and r they share, with "
+    "the same r = 1 runs, and bootstrap the difference. Writes comparison.json and the figure "
+    "comparison (SVG, PDF, PNG) to the output folder.",
+)
 
 
 def comparison_section(result: Comparison, forest: Sequence[PhiRow]) -> Section:

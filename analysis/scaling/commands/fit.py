@@ -1,42 +1,28 @@
 """``python -m analysis fit``: fit a scaling law to a study and say how sure it is."""
 
-from __future__ import annotations
-
 import argparse
 
 from analysis.page.characters import csv
 from analysis.page.output import add_output_arguments, deliver
-from analysis.scaling.bootstrap import UNITS
-from analysis.scaling.commands.arguments import add_fit_arguments
+from analysis.scaling.commands.arguments import add_fit_arguments, add_unit_argument
 from analysis.scaling.isoflop import isoflop_curves
 from analysis.scaling.show.answer_sections import Scaling, answer, warnings, which_law
 from analysis.scaling.show.fit_json import to_json
 from analysis.scaling.show.fit_sections import law, runs, trust
 from analysis.scaling.study import Settings, fit_study
-from analysis.tables.arguments import add_seed_argument, add_table_arguments, positive, read_table
+from analysis.tables.arguments import (
+    Command,
+    add_table_arguments,
+    positive,
+    read_table,
+)
 from analysis.tables.files import write_text
 from analysis.tables.provenance import provenance
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register ``fit``."""
-    parser = subparsers.add_parser(
-        "fit",
-        help="fit a scaling law, with intervals and checks",
-        description="Fit a scaling law to RUNS. Writes fit.json, runs.csv (what the law says of "
-        "each run) and bootstrap.csv (every resample) to the output folder.",
-    )
-    add_table_arguments(parser)
-    add_output_arguments(parser)
+def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--phi", type=_phi, default=None, metavar="FREE|VALUE", help="hold φ (default: free)"
-    )
-    add_fit_arguments(parser)
-    parser.add_argument(
-        "--unit",
-        choices=UNITS,
-        default="cell",
-        help="block of the bootstrap; cell is (budget, r) (default: cell)",
     )
     parser.add_argument(
         "--holdout",
@@ -47,8 +33,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="N",
         help="fit without the N (1) largest budgets and predict them",
     )
-    add_seed_argument(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -77,6 +61,16 @@ def run(args: argparse.Namespace) -> None:
         warnings(study.warnings),
     ]
     deliver(sections, args, "fit.json", to_json(study, origin), figures=False)
+
+
+COMMAND = Command(
+    "fit",
+    run,
+    (add_table_arguments, add_output_arguments, _add_options, add_fit_arguments, add_unit_argument),
+    help="fit a scaling law, with intervals and checks",
+    description="Fit a scaling law to RUNS. Writes fit.json, runs.csv (what the law says of "
+    "each run) and bootstrap.csv (every resample) to the output folder.",
+)
 
 
 def _phi(text: str) -> float | None:

@@ -1,7 +1,5 @@
 """``python -m analysis predict``: the loss of a model that was not trained, with its interval."""
 
-from __future__ import annotations
-
 import argparse
 
 import numpy as np
@@ -10,18 +8,18 @@ from analysis.errors import AnalysisError
 from analysis.laws.law import FittedLaw, Runs
 from analysis.page.output import add_output_arguments, deliver
 from analysis.page.section import Block, Items, Section, Text
-from analysis.scaling.allocation import redrawn
+from analysis.scaling.allocation import with_draws
 from analysis.scaling.commands.arguments import add_fit_arguments, positive_number
 from analysis.scaling.fit import fit
-from analysis.scaling.show.readable import readable
+from analysis.scaling.readable import readable
 from analysis.scaling.spread import spread
-from analysis.tables.arguments import add_seed_argument, add_table_arguments, read_table
-from analysis.tables.estimate import Draws, Estimate
+from analysis.tables.arguments import Command, add_table_arguments, read_table
+from analysis.tables.estimate import Draws, Estimate, estimate
 from analysis.tables.provenance import provenance
 from analysis.tables.runs import RunTable
 
-MODEL = ("n_once", "n_rec", "r", "tokens")
-HELP = {
+#: What describes a model, and how.
+MODEL = {
     "n_once": "matrix entries outside the looped block, the injection counted as in RUNS",
     "n_rec": "matrix entries of the looped block, once",
     "r": "recurrences",
@@ -29,23 +27,11 @@ HELP = {
 }
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register ``predict``."""
-    parser = subparsers.add_parser(
-        "predict",
-        help="the loss of a model that was not trained",
-        description="Fit a law to RUNS and predict the loss of one model. Writes prediction.json "
-        "to the output folder.",
-    )
-    add_table_arguments(parser)
-    add_output_arguments(parser)
-    for name in MODEL:
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    for name, text in MODEL.items():
         parser.add_argument(
-            f"--{name}", type=positive_number, required=True, metavar="N", help=HELP[name]
+            f"--{name}", type=positive_number, required=True, metavar="N", help=text
         )
-    add_fit_arguments(parser)
-    add_seed_argument(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -78,12 +64,19 @@ def run(args: argparse.Namespace) -> None:
     deliver([section], args, "prediction.json", document)
 
 
+COMMAND = Command(
+    "predict",
+    run,
+    (add_table_arguments, add_output_arguments, _add_model, add_fit_arguments),
+    help="the loss of a model that was not trained",
+    description="Fit a law to RUNS and predict the loss of one model. Writes prediction.json "
+    "to the output folder.",
+)
+
+
 def predict(fitted: FittedLaw, draws: Draws | None, model: Runs) -> Estimate:
     """The loss of one model, in nats."""
-    value = float(fitted.predict(model)[0])
-    if draws is None:
-        return Estimate(value, None, None)
-    return draws.estimate(value, redrawn(fitted, draws).predict(model)[:, 0])
+    return estimate(with_draws(fitted, draws).predict(model)[:, 0], draws)
 
 
 def beyond(table: RunTable, model: dict[str, float]) -> list[str]:

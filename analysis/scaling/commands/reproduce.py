@@ -1,7 +1,5 @@
 """``python -m analysis reproduce``: a paper's tables beside ours, line by line."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Hashable
 from pathlib import Path
@@ -19,9 +17,9 @@ from analysis.scaling.allocation import allocate
 from analysis.scaling.bootstrap import RESAMPLES
 from analysis.scaling.fit import FitResult, fit
 from analysis.scaling.isoflop import isoflop_curves
-from analysis.scaling.splits import Errors, errors
+from analysis.scaling.splits import errors
 from analysis.scaling.study import Settings, Study, fit_study
-from analysis.tables.arguments import add_seed_argument, positive
+from analysis.tables.arguments import Command, add_seed_argument, positive
 from analysis.tables.runs import RunTable, load_runs
 
 DATA = Path(__file__).parents[2] / "data"
@@ -46,14 +44,7 @@ COLUMNS = ["row", "quantity", "printed", "ours", "difference"]
 Values = dict[tuple[str, str], float]
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register ``reproduce``."""
-    parser = subparsers.add_parser(
-        "reproduce",
-        help="print a paper's tables beside ours",
-        description="Refit the published runs and print the paper's tables beside ours. "
-        "Losses are digitised from the paper's figure, so the last digits cannot agree.",
-    )
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("study", choices=sorted(STUDIES))
     parser.add_argument(
         "--injection",
@@ -64,9 +55,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--starts", type=positive, metavar="N")
     parser.add_argument("--bootstrap", type=positive, default=RESAMPLES, metavar="N")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where --tables are written")
-    add_tables_argument(parser)
-    add_seed_argument(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -92,6 +80,16 @@ def run(args: argparse.Namespace) -> None:
     print(section.text())
 
 
+COMMAND = Command(
+    "reproduce",
+    run,
+    (_add_arguments, add_tables_argument, add_seed_argument),
+    help="print a paper's tables beside ours",
+    description="Refit the published runs and print the paper's tables beside ours. "
+    "Losses are digitised from the paper's figure, so the last digits cannot agree.",
+)
+
+
 def compare(name: str, study: Study) -> pd.DataFrame:
     """Columns table, row, quantity, printed (in the paper), ours, difference (ours − printed)."""
     published = pd.read_csv(STUDIES[name][2], dtype={"value": str})
@@ -107,57 +105,40 @@ def compare(name: str, study: Study) -> pd.DataFrame:
 
 def _values(study: Study) -> Values:
     """Our numbers under the paper's names of rows and quantities."""
-    table = study.table
-    values = _of_fit("joint, all 116", study.fit)
-    if study.bootstrap is not None:
-        low, high = study.bootstrap.interval("phi")
-        values["joint, all 116", "phi ci95 low"] = low
-        values["joint, all 116", "phi ci95 high"] = high
+    table, fitted = study.table, study.fit
+    rows: dict[str, FitResult | None] = {"joint, all 116": fitted}
     for key, held in (study.restricted or {}).items():
-        values |= _of_fit(f"φ fixed to {key.removeprefix('phi=')}", held)
+        rows[f"φ fixed to {key.removeprefix('phi=')}"] = held
     names = {"low": "lower half (56 runs)", "high": "upper half (60 runs)"}
     for key, half in (study.halves or {}).items():
-        values |= _of_fit(names[key], half.fit if half else None)
-    values |= _of_fit("four lower budgets (80 runs)", _four_lower_budgets(table, study.settings))
-    for r, alone in study.per_architecture.items():
-        values |= _of_fit(f"r = {r:g}", alone)
-    values |= _gaps(table) | _sizes(table, study.fit)
+        rows[names[key]] = None if half is None else half.fit
+    rows["four lower budgets (80 runs)"] = _four_lower_budgets(table, study.settings)
+    rows |= {f"r = {r:g}": alone for r, alone in study.per_architecture.items()}
+    found: dict[str, dict[str, float]] = {
+        row: {**one.params, "r2": one.r2, "objective": one.objective}
+        for row, one in rows.items()
+        if one is not None
+    }
+    if study.bootstrap is not None:
+        ends = study.bootstrap.interval("phi")
+        found["joint, all 116"] |= dict(zip(("phi ci95 low", "phi ci95 high"), ends, strict=True))
+    values = {(row, name): value for row, of in found.items() for name, value in of.items()}
     parts = {f"r = {r:g}": part for r, part in study.residuals.items()}
-    for key, part in {**parts, "all": errors(study.fit.residuals)}.items():
-        values |= _of_errors(key, part)
-    return values
-
-
-def _of_fit(row: str, fit: FitResult | None) -> Values:
-    if fit is None:
-        return {}
-    found = {**fit.params, "r2": fit.r2, "objective": fit.objective}
-    return {(row, quantity): value for quantity, value in found.items()}
-
-
-def _of_errors(row: str, part: Errors) -> Values:
-    return {(row, "mean"): part.mean, (row, "max_abs"): part.max_abs, (row, "rmse"): part.rmse}
+    for row, part in {**parts, "all": errors(fitted.residuals)}.items():
+        values |= {(row, name): getattr(part, name) for name in ("mean", "max_abs", "rmse")}
+    for size in allocate(table, fitted.fitted, None).sizes:
+        values[f"r = {size.r:g}", "unique"] = size.unique
+        values[f"r = {size.r:g}", "effective"] = size.effective.value
+    return values | _gaps(table)
 
 
 def _gaps(table: RunTable) -> Values:
     """L*_r − L*_1 over the budgets, each L* the vertex of an iso-FLOPs parabola."""
-    curves = {(curve.r, curve.budget): curve for curve in isoflop_curves(table.runs)}
-    found: Values = {}
-    for r in sorted({r for r, _ in curves} - {1.0}):
-        gaps = [
-            curve.loss_opt - curves[1.0, budget].loss_opt
-            for (mine, budget), curve in curves.items()
-            if mine == r
-        ]
-        found |= {(f"r = {r:g}", "lowest gap"): min(gaps), (f"r = {r:g}", "highest gap"): max(gaps)}
-    return found
-
-
-def _sizes(table: RunTable, fit: FitResult) -> Values:
-    sizes = allocate(table, fit.fitted, None).sizes
-    return {(f"r = {size.r:g}", "unique"): size.unique for size in sizes} | {
-        (f"r = {size.r:g}", "effective"): size.effective.value for size in sizes
-    }
+    curves = isoflop_curves(table.runs)
+    loss = pd.Series({(c.r, c.budget): c.loss_opt for c in curves}).unstack(0)
+    gaps = loss.drop(columns=1).sub(loss[1], axis=0)
+    lowest = {(f"r = {r:g}", "lowest gap"): gap for r, gap in gaps.min().items()}
+    return lowest | {(f"r = {r:g}", "highest gap"): gap for r, gap in gaps.max().items()}
 
 
 def _four_lower_budgets(table: RunTable, settings: Settings) -> FitResult:

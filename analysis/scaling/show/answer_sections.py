@@ -1,7 +1,5 @@
 """What one recurrence is worth, by which law, and what the answer hangs on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,9 +13,9 @@ from analysis.scaling.allocation import Allocation
 from analysis.scaling.answer import limits, reading
 from analysis.scaling.bootstrap import FEW_BLOCKS
 from analysis.scaling.isoflop import Exponents, IsoFlopCurve
+from analysis.scaling.readable import readable
 from analysis.scaling.show import fit_figures
 from analysis.scaling.show.curve_sections import isoflop_figure, sizes_table
-from analysis.scaling.show.readable import readable
 from analysis.scaling.study import Study
 from analysis.tables.estimate import Estimate
 

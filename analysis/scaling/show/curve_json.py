@@ -1,7 +1,5 @@
 """Parabolas and allocation as JSON: full precision, every key always there."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Iso-FLOP curves, how to spend compute, and what looping costs: words, tables and figures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Figures of φ and of how well the law fits: one function, one figure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +9,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.laws.counting import FloatArray
 from analysis.laws.law import Law
+from analysis.page.chart import Curve, Panel, Rule, chart
 from analysis.page.style import (
     ACCENT,
     BAND,
@@ -21,10 +19,8 @@ from analysis.page.style import (
     RecurrenceStyle,
     budget_axis,
     count_axis,
-    legend,
     new_figure,
     panels,
-    point_handles,
     styled,
 )
 from analysis.tables.estimate import Estimate
@@ -153,68 +149,58 @@ def _forest_row(ax: Axes, y: float, row: PhiRow, phi: float) -> None:
     )
 
 
-@styled
-def predicted_against_actual(
-    booked: pd.DataFrame, predicted: FloatArray, width: float = PAGE
-) -> Figure:
+def predicted_against_actual(runs: pd.DataFrame, width: float = PAGE) -> Figure:
     """Each run's loss against the law's: on the diagonal the law is exact."""
-    styles = RecurrenceStyle(booked["r"])
-    fig = new_figure(min(4.6, width), min(4.6, width + 0.4))
-    ax = fig.subplots()
-    actual = booked["loss"].to_numpy(np.float64)
-    ends = [min(actual.min(), predicted.min()), max(actual.max(), predicted.max())]
-    ax.plot(ends, ends, color=GREY, linewidth=0.8)
-    for r in styles.recurrences:
-        mine = (booked["r"] == r).to_numpy()
-        ax.plot(predicted[mine], actual[mine], markeredgecolor="white", mew=0.5, **styles.points(r))
-    ax.set_aspect("equal")
-    ax.set_xlabel("loss of the law (nats)")
-    ax.set_ylabel("measured loss (nats)")
-    legend(fig, point_handles(styles))
-    return fig
+    ends = runs[["loss", "predicted"]].min().min(), runs[["loss", "predicted"]].max().max()
+    panel = Panel(
+        [Curve(ends, ends, {"color": GREY, "linewidth": 0.8}), *_by_r(runs, "predicted", "loss")],
+        "loss of the law (nats)",
+        "measured loss (nats)",
+        finish=lambda ax: ax.set_aspect("equal"),
+    )
+    return chart([panel], min(4.6, width), height=min(4.3, width + 0.1))
 
 
-@styled
-def residuals(
-    booked: pd.DataFrame, n_effective: FloatArray, predicted: FloatArray, width: float = PAGE
-) -> Figure:
+def residuals(runs: pd.DataFrame, width: float = PAGE) -> Figure:
     """Measured minus predicted loss against N_eff, D, C and r: structure here is a wrong law."""
-    styles = RecurrenceStyle(booked["r"])
-    residual = booked["loss"].to_numpy(np.float64) - predicted
-    fig, axes = panels(width, 4, 2, 2.4 if width >= PAGE else 1.9, sharey=True)
-    for ax, x, label in (
-        (axes[0], n_effective, r"effective parameters $N_{once} + r^{\varphi} N_{rec}$"),
-        (axes[1], booked["tokens"].to_numpy(np.float64), "training tokens D"),
-        (axes[2], booked["train_flops"].to_numpy(np.float64), "training FLOPs C"),
-    ):
-        ax.set_xscale("log")
-        for r in styles.recurrences:
-            mine = (booked["r"] == r).to_numpy()
-            ax.plot(x[mine], residual[mine], markeredgecolor="white", mew=0.5, **styles.points(r))
-        (budget_axis if ax is axes[2] else _sparse_counts)(ax.xaxis)
-        ax.set_xlabel(label)
-    _residuals_by_r(axes[3], booked["r"].to_numpy(np.float64), residual, styles)
-    for ax in axes:
-        ax.axhline(0, color=GREY, linewidth=0.8)
-    fig.supylabel("measured − law (nats)", fontsize=9)
-    legend(fig, point_handles(styles))
-    return fig
+    sparse = lambda axis: count_axis(axis, sparse=True)
+    label, zero = "measured − law (nats)", [Rule(0, "y")]
+    parts = [
+        Panel(_by_r(runs, name, "residual"), x, label, log="x", rules=zero, x_ticks=ticks)
+        for name, x, ticks in (
+            ("n_effective", r"effective parameters $N_{once} + r^{\varphi} N_{rec}$", sparse),
+            ("tokens", "training tokens D", sparse),
+            ("train_flops", "training FLOPs C", budget_axis),
+        )
+    ]
+    styles = RecurrenceStyle(runs["r"])
+    names = [f"{r:g}" for r in styles.recurrences]
+    ticks = lambda axis: axis.set_ticks(range(len(names)), names)
+    x = "recurrences r  (right of the runs: mean ± s.d.)"
+    parts.append(Panel(_residuals_by_r(runs, styles), x, label, rules=zero, x_ticks=ticks))
+    height = 2.4 if width >= PAGE else 1.9
+    return chart(parts, width, columns=2, height=height, sharey=True)
 
 
-def _sparse_counts(axis) -> None:
-    count_axis(axis, sparse=True)
+def _by_r(runs: pd.DataFrame, x: str, y: str) -> list[Curve]:
+    styles = RecurrenceStyle(runs["r"])
+    look = {"markeredgecolor": "white", "mew": 0.5}
+    return [
+        Curve(mine[x], mine[y], styles.points(r) | look, f"r = {r:g}")
+        for r, mine in runs.groupby("r")
+    ]
 
 
-def _residuals_by_r(ax: Axes, r_of_run: FloatArray, residual: FloatArray, styles) -> None:
+def _residuals_by_r(runs: pd.DataFrame, styles: RecurrenceStyle) -> list[Curve]:
     """Every run, spread sideways in table order, with the mean and one standard deviation."""
-    for i, r in enumerate(styles.recurrences):
-        mine = residual[r_of_run == r]
-        x = i + np.linspace(-0.28, 0.06, len(mine))
-        ax.plot(x, mine, alpha=0.55, markersize=3, markeredgewidth=0, **styles.points(r))
-        spread = mine.std(ddof=1) if len(mine) > 1 else 0.0
-        ax.errorbar(i + 0.24, mine.mean(), yerr=spread, capsize=3, **styles.points(r))
-    ax.set_xticks(range(len(styles.recurrences)), [f"{r:g}" for r in styles.recurrences])
-    ax.set_xlabel("recurrences r  (right of the runs: mean ± s.d.)")
+    drawn = []
+    for i, (r, mine) in enumerate(runs.groupby("r")["residual"]):
+        faint = styles.points(r) | {"alpha": 0.55, "markersize": 3, "markeredgewidth": 0}
+        drawn.append(Curve(i + np.linspace(-0.28, 0.06, len(mine)), mine, faint))
+        mean, spread = mine.mean(), mine.std() if len(mine) > 1 else 0.0
+        look, low, high = styles.points(r) | {"capsize": 3}, mean - spread, mean + spread
+        drawn.append(Curve([i + 0.24], [mean], look, low=[low], high=[high], bars=True))
+    return drawn
 
 
 @styled

@@ -1,12 +1,8 @@
 """How well the law fits, how far φ moves over parts of the runs, and the runs themselves."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
-
-import numpy as np
 
 from analysis.page.numbers import compact, scientific
 from analysis.page.section import Block, Folded, PageFigure, Section
@@ -30,8 +26,6 @@ PUBLISHED = (
 def law(study: Study) -> Section:
     """Parameters, restricted fits, fits by architecture, and what is left over."""
     fit, runs = study.fit, study.predictions()
-    predicted = runs["predicted"].to_numpy(np.float64)
-    effective = runs["n_effective"].to_numpy(np.float64)
     content: list[Block] = [
         fit.law.formula,
         f"Fitted to {fit.n_runs} runs; the injection matrix is counted as "
@@ -50,13 +44,13 @@ def law(study: Study) -> Section:
     content += [
         PageFigure(
             "predicted_actual",
-            partial(fit_figures.predicted_against_actual, runs, predicted),
+            partial(fit_figures.predicted_against_actual, runs),
             f"Every run's loss against the law's. R² = {fit.r2:.4f}, RMSE = {fit.rmse:.4f} nats.",
             f"Measured loss against the loss of the law for {fit.n_runs} runs, along the diagonal.",
         ),
         PageFigure(
             "residuals",
-            partial(fit_figures.residuals, runs, effective, predicted),
+            partial(fit_figures.residuals, runs),
             "What the law leaves over. A slope or a bend, or an r that lies off zero as a whole, "
             "is something the law cannot say.",
             "Four charts of measured minus predicted loss, at most "

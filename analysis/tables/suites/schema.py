@@ -1,19 +1,27 @@
-"""Whether a JSON value is what a schema says; a schema is a type.
+"""Whether a JSON value is what a schema says.
 
-``TypedDict`` (an object whose keys are declared), ``list[X]``, ``dict[str, X]`` (names that differ
-from run to run), ``tuple[X, Y]`` (a list of just these), ``X | None``, ``Literal``, ``float``
-(finite), ``int``, ``str``, ``bool``. ``Annotated[list[X], "R", 1]`` is a list of R + 1 values, and
-``Annotated[int, "R"]`` is R itself; a size is what names it first, and at least 1.
+``{"key": X}`` is an object of these keys, ``{...: X}`` one whose names differ from run to run,
+``[X]`` a list, ``(X, Y)`` a list of just these, ``X | None`` and ``Literal`` are what they are
+elsewhere, ``float`` (finite), ``int``, ``str``, ``bool``.
 """
 
-from __future__ import annotations
-
-import functools
 import math
 import types
-import typing
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, NotRequired, get_args, get_origin
+from dataclasses import dataclass
+from typing import Any, get_args
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A list of as many values as the size of this name and ``more``; for an ``int`` the size.
+
+    A size is what names it first, and at least 1.
+    """
+
+    schema: Any
+    size: str
+    more: int = 0
 
 
 def first_problem(value: Any, schema: Any, *, undeclared: bool = False) -> str | None:
@@ -26,72 +34,62 @@ def first_problem(value: Any, schema: Any, *, undeclared: bool = False) -> str |
 
 def declared_keys(schema: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Every key that a schema declares, as the path of keys to it; "*" for a list or any name."""
-    if typing.is_typeddict(schema):
-        for key, hint in _hints(schema).items():
-            yield (*at, key)
-            yield from declared_keys(hint, (*at, key))
-    elif get_origin(schema) is Annotated:
-        yield from declared_keys(get_args(schema)[0], at)
-    else:
-        below = (*at, "*") if get_origin(schema) in (list, dict, tuple) else at
-        for inner in dict.fromkeys(get_args(schema)):
+    if isinstance(schema, Sized):
+        yield from declared_keys(schema.schema, at)
+    elif isinstance(schema, dict):
+        for key, inner in schema.items():
+            below = (*at, "*" if key is ... else key)
+            yield from () if key is ... else (below,)
             yield from declared_keys(inner, below)
-
-
-@functools.cache
-def _hints(schema: Any) -> dict[str, Any]:
-    return typing.get_type_hints(schema, include_extras=True)
+    elif isinstance(schema, list | tuple):
+        for inner in schema:
+            yield from declared_keys(inner, (*at, "*"))
 
 
 def _problems(
     value: Any, schema: Any, at: str, sizes: dict[str, int], undeclared: bool
 ) -> Iterator[str]:
     inside = lambda value, schema, place: _problems(value, schema, place, sizes, undeclared)
-    origin, args = get_origin(schema), get_args(schema)
-    if origin is Annotated:
-        before = list(inside(value, args[0], at))
-        yield from before or _size_problems(value, args[1:], at, sizes)
-    elif origin is NotRequired:
-        yield from inside(value, args[0], at)
-    elif origin in (types.UnionType, typing.Union):  # X | None alone is used
-        if value is not None:
-            yield from inside(value, args[0], at)
-    elif origin is Literal:
-        if value not in args:
-            yield f"{at} is {value!r:.40}, not {' or '.join(map(repr, args))}"
-    elif typing.is_typeddict(schema) or origin is dict:
-        if not isinstance(value, dict):
+    match schema:
+        case Sized():
+            before = list(inside(value, schema.schema, at))
+            yield from before or _size_problems(value, schema, at, sizes)
+        case types.UnionType():  # X | None alone is used
+            yield from () if value is None else inside(value, get_args(schema)[0], at)
+        case dict() if not isinstance(value, dict):
             yield f"{at or 'it'} is {value!r:.40}, no object"
-            return
-        hints = dict.fromkeys(value, args[1]) if origin is dict else _hints(schema)
-        dot = f"{at}." if at else ""
-        for key, hint in hints.items():
-            if key not in value and get_origin(hint) is not NotRequired:
-                yield f"{dot}{key} is missing"
-        if undeclared:
-            yield from (f"{dot}{key} is not declared" for key in value if key not in hints)
-        for key in hints:
-            if key in value:
-                yield from inside(value[key], hints[key], f"{dot}{key}")
-    elif origin in (list, tuple):
-        fits = isinstance(value, list) and (origin is list or len(value) == len(args))
-        if not fits:
-            yield f"{at} is {value!r:.40}, no list" + f" of {len(args)}" * (origin is tuple)
-            return
-        kinds = args if origin is tuple else args * len(value)
-        for i, (each, kind) in enumerate(zip(value, kinds, strict=True)):
-            yield from inside(each, kind, f"{at}[{i}]")
-    elif not _is(value, schema):
-        yield f"{at} is {value!r:.40}, not {schema.__name__}"
+        case dict():
+            keys = dict.fromkeys(value, schema[...]) if ... in schema else schema
+            dot = f"{at}." if at else ""
+            yield from (f"{dot}{key} is missing" for key in keys if key not in value)
+            if undeclared:
+                yield from (f"{dot}{key} is not declared" for key in value if key not in keys)
+            for key in keys:
+                yield from inside(value[key], keys[key], f"{dot}{key}")
+        case list() | tuple():
+            just = isinstance(schema, tuple)
+            if not isinstance(value, list) or (just and len(value) != len(schema)):
+                yield f"{at} is {value!r:.40}, no list" + f" of {len(schema)}" * just
+                return
+            kinds = schema if just else schema * len(value)
+            for i, (each, kind) in enumerate(zip(value, kinds, strict=True)):
+                yield from inside(each, kind, f"{at}[{i}]")
+        case type():
+            if not _is(value, schema):
+                yield f"{at} is {value!r:.40}, not {schema.__name__}"
+        case _:  # Literal
+            if value not in get_args(schema):
+                yield f"{at} is {value!r:.40}, not {' or '.join(map(repr, get_args(schema)))}"
 
 
-def _size_problems(value: list | int, size: tuple, at: str, sizes: dict[str, int]) -> Iterator[str]:
-    name, more = size if len(size) == 2 else (size[0], 0)
+def _size_problems(
+    value: list | int, schema: Sized, at: str, sizes: dict[str, int]
+) -> Iterator[str]:
     found = len(value) if isinstance(value, list) else value
-    n = sizes.setdefault(name, found - more)
-    if n < 1 or found != n + more:
+    n = sizes.setdefault(schema.size, found - schema.more)
+    if n < 1 or found != n + schema.more:
         what = f"has {found} values" if isinstance(value, list) else f"is {found}"
-        yield f"{at} {what}, not {max(n, 1) + more}"
+        yield f"{at} {what}, not {max(n, 1) + schema.more}"
 
 
 def _is(value: Any, kind: type) -> bool:

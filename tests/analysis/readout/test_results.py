@@ -102,8 +102,8 @@ def test_the_claims_on_known_truth(groups):
     found = by_text(claims(groups))
     expected = {
         "Loss at every loop behind RMSNorm drives the norm into the tens of thousands": "holds",
-        "… above that of a raw readout": "holds",
-        "A raw readout keeps the norm in the tens": "holds",
+        "… above that with the raw readout": "holds",
+        "The raw readout keeps the norm in the tens": "holds",
         "Behind RMSNorm the gradient of a loop's loss has no part along its state": "holds",
         "Behind a raw readout it has": "holds",
         "The perplexity of the normalised baseline hardly changes with the loops": "holds",
@@ -112,7 +112,7 @@ def test_the_claims_on_known_truth(groups):
     }
     for text, verdict in expected.items():
         assert found[text].verdict == verdict, found[text]
-    factor = found["… above that of a raw readout"].here
+    factor = found["… above that with the raw readout"].here
     assert factor.value == pytest.approx(1000, rel=1e-6)
     assert found["The angular step falls as 1 / s"].here.value == pytest.approx(-1.01)
 
@@ -130,8 +130,8 @@ def test_the_verdicts_follow_the_numbers(folder, tmp_path):
         path.write_text(json.dumps(run))
     found = by_text(claims(group(measured(load_runs(root), "readout"))))
     verdicts = {text: each.verdict for text, each in found.items()}
-    assert verdicts["… above that of a raw readout"] == "undecided"
-    assert verdicts["A raw readout keeps the norm in the tens"] == "does not hold"
+    assert verdicts["… above that with the raw readout"] == "undecided"
+    assert verdicts["The raw readout keeps the norm in the tens"] == "does not hold"
     assert verdicts["Behind a raw readout it has"] == "does not hold"
     first = "Loss at every loop behind RMSNorm drives the norm into the tens of thousands"
     assert verdicts[first] == "does not hold"
@@ -143,7 +143,7 @@ def test_what_was_not_run_is_not_measured(tmp_path):
     root = readout_study.write(tmp_path / "study", names=("drift", "terminal"), seeds=(0,))
     few = group(measured(load_runs(root), "readout"))
     found = by_text(claims(few))
-    assert found["A raw readout keeps the norm in the tens"].verdict == "not measured"
+    assert found["The raw readout keeps the norm in the tens"].verdict == "not measured"
     first = found["Loss at every loop behind RMSNorm drives the norm into the tens of thousands"]
     assert first.verdict == "holds"
     assert first.here.seeds == 1
@@ -208,8 +208,8 @@ def test_the_command_writes_numbers_and_figures(folder, tmp_path, capsys):
         "norm_growth", "radial_fraction", "readout_frontier", "angular_step", "clamps",
     }  # fmt: skip
     out = capsys.readouterr().out
-    (line,) = [each for each in out.splitlines() if each.startswith("A raw readout keeps")]
-    assert line.split("  ")[0] == "A raw readout keeps the norm in the tens (final norm)"
+    (line,) = [each for each in out.splitlines() if each.startswith("The raw readout keeps")]
+    assert line.split("  ")[0] == "The raw readout keeps the norm in the tens (final norm)"
     assert " holds " in line
 
 

@@ -16,7 +16,7 @@ from analysis.scaling.allocation import (
     growth,
     least_loss,
     optimal_allocation,
-    redrawn,
+    with_draws,
 )
 from analysis.scaling.jackknife import jackknife
 from analysis.tables.estimate import Draws, estimate
@@ -60,8 +60,8 @@ def test_widths_beyond_the_runs_are_marked(designs):
 def test_resamples_at_once_equal_one_at_a_time(designs):
     laws = [LAW, joint_law(E=1.4, A=20.0, B=90.0, alpha=0.26, beta=0.34, phi=0.5)]
     table = pd.DataFrame([law.params for law in laws])
-    both = least_loss(redrawn(LAW, Draws(table)), designs[4], "once", BUDGETS)
-    for row, law in enumerate(laws):
+    both = least_loss(with_draws(LAW, Draws(table)), designs[4], "once", BUDGETS)
+    for row, law in enumerate([LAW, *laws]):
         one = optimal_allocation(law, designs[4], "once", BUDGETS)
         np.testing.assert_allclose(both.d_model[row], one.d_model, rtol=1e-9)
         np.testing.assert_allclose(both.loss[row], one.loss, rtol=1e-12)
@@ -75,8 +75,9 @@ def test_a_law_without_an_optimum_is_refused(designs):
 
 def test_exponents_of_a_large_model_approach_the_closed_form(designs):
     """Where d² dominates, C = 6·N·D up to a factor, and a = β/(α+β), b = α/(α+β)."""
-    far = optimal_allocation(LAW, designs[1], "once", np.geomspace(1e22, 1e23, 5))
-    slopes = growth(far, None, None)
+    law = with_draws(LAW, None)
+    far = optimal_allocation(law, designs[1], "once", np.geomspace(1e22, 1e23, 5))
+    slopes = growth(far, None)
     total = LAW.params["alpha"] + LAW.params["beta"]
     np.testing.assert_allclose(slopes.n_params.value, LAW.params["beta"] / total, rtol=1e-3)
     np.testing.assert_allclose(slopes.tokens.value, LAW.params["alpha"] / total, rtol=1e-3)
@@ -87,10 +88,9 @@ def test_exponents_carry_the_spread_of_the_resamples(designs):
     rng = np.random.default_rng(0)
     table = pd.DataFrame([LAW.params] * 50)
     table["beta"] += 0.01 * rng.standard_normal(50)
-    near = optimal_allocation(LAW, designs[1], "once", BUDGETS)
     draws = Draws(table)
-    drawn = least_loss(redrawn(LAW, draws), designs[1], "once", BUDGETS)
-    slopes = growth(near, drawn, draws)
+    near = optimal_allocation(with_draws(LAW, draws), designs[1], "once", BUDGETS)
+    slopes = growth(near, draws)
     wanted = np.std(table["beta"] / (table["beta"] + LAW.params["alpha"]), ddof=1)
     np.testing.assert_allclose(slopes.n_params.se, wanted, rtol=0.15)
     assert slopes.n_params.ci95[0] < slopes.n_params.value < slopes.n_params.ci95[1]
@@ -98,13 +98,11 @@ def test_exponents_carry_the_spread_of_the_resamples(designs):
 
 
 def test_the_gap_is_zero_for_a_study_against_itself_and_positive_below_phi_one(designs):
-    one = optimal_allocation(LAW, designs[1], "once", BUDGETS)
-    four = optimal_allocation(LAW, designs[4], "once", BUDGETS)
-    table = pd.DataFrame([LAW.params, LAW.params | {"phi": 0.6}])
-    drawn = [least_loss(redrawn(LAW, Draws(table)), designs[r], "once", BUDGETS) for r in (1, 4)]
-    draws = Draws(table)
-    np.testing.assert_array_equal(frontier_gap((one, None), (one, None), None).gap, 0)
-    gap = frontier_gap((four, drawn[1]), (one, drawn[0]), draws)
+    draws = Draws(pd.DataFrame([LAW.params, LAW.params | {"phi": 0.6}]))
+    law = with_draws(LAW, draws)
+    one, four = (optimal_allocation(law, designs[r], "once", BUDGETS) for r in (1, 4))
+    np.testing.assert_array_equal(frontier_gap(one, one, None).gap, 0)
+    gap = frontier_gap(four, one, draws)
     assert (gap.gap > 0).all()
     assert (gap.ci95[0] < gap.ci95[1]).all()
     assert (gap.ci95[1] > gap.gap).all()
@@ -112,7 +110,7 @@ def test_the_gap_is_zero_for_a_study_against_itself_and_positive_below_phi_one(d
 
 def test_equivalent_sizes(designs):
     draws = Draws(pd.DataFrame([LAW.params | {"phi": phi} for phi in (0.0, 1.0)]))
-    size = equivalent_size(LAW, designs[4], designs[1], "once", draws)
+    size = equivalent_size(with_draws(LAW, draws), designs[4], designs[1], "once", draws)
     units = laptop_study.LAYER * laptop_study.DEPTH
     once, rec, inject = 24, 24, 2
     np.testing.assert_allclose(size.unique, (once + rec + inject) / units)
@@ -126,7 +124,7 @@ def test_the_published_equivalent_size():
     runs = pd.read_csv(PUBLISHED)
     designs = architectures(runs)
     law = joint_law(E=1.5689, A=28.45, B=887.5, alpha=0.2003, beta=0.3669, phi=0.4576)
-    size = equivalent_size(law, designs[4], designs[1], "once", None)
+    size = equivalent_size(with_draws(law, None), designs[4], designs[1], "once", None)
     np.testing.assert_allclose(size.unique, 0.408, atol=1e-3)
     np.testing.assert_allclose(size.effective.value, 0.58, atol=0.01)
 
@@ -152,7 +150,7 @@ def test_the_minimum_of_the_local_law_has_an_interval():
 
 
 def test_resamples_without_a_value_are_left_out():
-    spread = estimate(1.0, np.array([0.9, np.nan, 1.1]))
+    spread = estimate(np.array([1.0, 0.9, np.nan, 1.1]))
     np.testing.assert_allclose(spread.se, np.std([0.9, 1.1], ddof=1))
-    assert estimate(1.0, np.array([np.nan, 1.0])).ci95 is None
-    assert estimate(1.0, None).text() == "1.000"
+    assert estimate(np.array([1.0, np.nan, 1.0])).ci95 is None
+    assert estimate(np.array([1.0])).text() == "1.000"

@@ -43,7 +43,7 @@ def compared(tmp_path_factory):
     base = laptop_study.study(noise=0.003, seed=1)
     variant = cheaper_loop(base, LOWER_PHI, noise=0.003, seed=2)
     return compare(
-        table(base, folder, "base"), table(variant, folder, "variant"), starts=40, resamples=60
+        table(base, folder, "base"), table(variant, folder, "variant"), starts=8, resamples=40
     )
 
 

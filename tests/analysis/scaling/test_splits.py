@@ -14,7 +14,7 @@ from analysis.scaling.splits import (
     split_by_budget,
 )
 
-FIT = partial(analysis.fit, starts=30)
+FIT = partial(analysis.fit, starts=8)
 
 
 def test_halves_of_the_published_runs(published):
@@ -70,7 +70,7 @@ def test_errors_by_hand():
 
 
 def test_residual_table_of_the_published_runs(published):
-    fit = analysis.fit(published, starts=30)
+    fit = analysis.fit(published, starts=8)
     paper = {1: (-0.001, 0.018, 0.009), 2: (0.004, 0.036, 0.011), 4: (-0.006, 0.023, 0.011)}
     paper[8] = (0.001, 0.029, 0.010)
     for r, (mean, largest, rmse) in paper.items():

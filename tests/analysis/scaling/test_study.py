@@ -39,7 +39,7 @@ KEYS = [
     "warnings",
     "provenance",
 ]
-QUICK = Settings(starts=20, resamples=20)
+QUICK = Settings(starts=4, resamples=10)
 
 
 def document(study: Study) -> dict:
@@ -54,8 +54,8 @@ def reasons(result: dict, part: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def study(published) -> Study:
-    return fit_study(published, QUICK)
+def study(published_study) -> Study:
+    return published_study
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_parts_of_the_published_study(result):
     )
     assert result["bootstrap"]["unit"] == "(budget, r) cell"
     assert (result["bootstrap"]["n_cells"], result["bootstrap"]["resamples"]) == (24, 20)
-    assert result["starts"]["n"] == 20
+    assert result["starts"]["n"] == 6
     assert list(result["leave_one_out"]["r"]) == ["1", "2", "4", "8"]
     assert result["leave_one_out"]["budget"]["2.15e+19"]["n"] == 16
     assert result["warnings"] == []
@@ -134,7 +134,7 @@ def test_predictions_add_up(study):
 
 
 def test_chinchilla_law_says_what_does_not_apply(published):
-    result = document(fit_study(published, Settings(law="chinchilla", starts=20, resamples=20)))
+    result = document(fit_study(published, Settings(law="chinchilla", starts=4, resamples=10)))
     assert result["params"]["phi"] is None
     assert result["bootstrap"]["phi"] is None
     for part in ("restricted", "halves", "injection_sensitivity", "leave_one_out"):
@@ -146,7 +146,7 @@ def test_chinchilla_law_says_what_does_not_apply(published):
 
 
 def test_held_phi(published):
-    result = document(fit_study(published, Settings(phi=0.3, starts=20, resamples=20)))
+    result = document(fit_study(published, Settings(phi=0.3, starts=4, resamples=10)))
     assert result["params"]["phi"] == 0.3
     assert result["halves"]["low"]["phi"] == 0.3
     assert result["bootstrap"]["phi"] is None
@@ -156,7 +156,7 @@ def test_held_phi(published):
 
 
 def test_holdout_is_not_fitted(published):
-    study = fit_study(published, Settings(holdout=2, starts=20, resamples=0))
+    study = fit_study(published, Settings(holdout=2, starts=4, resamples=0))
     result = document(study)
     assert result["n_runs"] == 80
     assert result["params"]["phi"] == pytest.approx(0.4516, abs=1e-3)
@@ -188,19 +188,20 @@ def test_small_noisy_study_works_and_flags(tmp_path):
 def test_parts_without_enough_runs_are_null_with_a_reason(published):
     runs = published.runs
     few = published.select((runs["r"] == 1) | ((runs["r"] == 4) & (runs["budget"] < 6e17)))
-    result = document(fit_study(few, QUICK))
+    study = fit_study(few, QUICK)
+    result = document(study)
     assert result["per_architecture"]["4"] is None
     assert reasons(result, "per_architecture r = 4: null: 4 runs cannot determine 5 parameters")
     assert result["leave_one_out"]["r"]["4"] is None
     assert reasons(result, "leave_one_out r = 4: null: φ is not identified")
     assert reasons(result, "halves high: null: ")
-    lines = fit_sections.law(fit_study(few, QUICK)).text().splitlines()
+    lines = fit_sections.law(study).text().splitlines()
     (line,) = [line for line in lines if line.startswith("r = 4 alone")]
     assert set(line.split()[4:]) == {"–"}
 
 
 def test_too_few_blocks_make_the_bootstrap_null(published):
-    result = document(fit_study(published, Settings(unit="r", starts=20, resamples=20)))
+    result = document(fit_study(published, Settings(unit="r", starts=4, resamples=10)))
     assert result["bootstrap"] is None
     assert reasons(result, "bootstrap: null: bootstrap: 4 blocks")
 
@@ -213,7 +214,7 @@ def test_the_sections_say_what_matters(study):
     assert f"[{low:.4g}, {high:.4g}]" in phi
     assert any(line.startswith("φ = 0") and "0.9857" in line for line in lines)
     assert any(line.startswith("φ = 1") and "0.9543" in line for line in lines)
-    assert any(line.startswith("r = 8 alone") and line.endswith("of 20") for line in lines)
+    assert any(line.startswith("r = 8 alone") and line.endswith("of 6") for line in lines)
     text = fit_sections.trust(study).text()
     for words in ("counted recurrent  ", "counted excluded  ", "low budgets, ", "high budgets, "):
         assert words in text
@@ -227,6 +228,6 @@ def test_no_nan_reaches_the_file(study):
 def test_laptop_study_recovers_its_truth():
     runs = pd.DataFrame(laptop_study.study(noise=0.004, seed=0))
     table = RunTable(runs, "once", Path("synthetic"), "0" * 64)
-    study = fit_study(table, Settings(starts=30, resamples=100))
+    study = fit_study(table, Settings(starts=5, resamples=60))
     low, high = study.bootstrap.interval("phi")
     assert low < laptop_study.TRUTH.phi < high

@@ -48,7 +48,7 @@ def test_isoflop(csv, tmp_path, capsys):
 
 
 def test_allocate(csv, tmp_path, capsys):
-    arguments = ["allocate", str(csv), f"--out={tmp_path}", "--starts=20", "--bootstrap=40"]
+    arguments = ["allocate", str(csv), f"--out={tmp_path}", "--starts=5", "--bootstrap=30"]
     assert main(arguments) == 0
     printed = capsys.readouterr().out
     document = json.loads((tmp_path / "allocation.json").read_text())
@@ -59,7 +59,7 @@ def test_allocate(csv, tmp_path, capsys):
 
 
 def test_allocate_at_budgets_that_were_not_run(csv, tmp_path, capsys):
-    arguments = ["allocate", str(csv), f"--out={tmp_path}", "--starts=20", "--bootstrap=40"]
+    arguments = ["allocate", str(csv), f"--out={tmp_path}", "--starts=5", "--bootstrap=30"]
     assert main([*arguments, "--budget=1e14"]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith(" 10¹⁴")]
     assert len(rows) == 4
@@ -75,7 +75,7 @@ def test_predict(csv, tmp_path, capsys, law):
     once = shape["n_once"] + shape["n_inject"]
     model = {"n_once": once, "n_rec": shape["n_rec"], "r": 4, "tokens": 1e6}
     options = [f"--{name}={value}" for name, value in model.items()]
-    quick = ["--starts=20", "--bootstrap=40"]
+    quick = ["--starts=5", "--bootstrap=30"]
     arguments = ["predict", str(csv), f"--out={tmp_path}", f"--law={law}", *quick]
     assert main([*arguments, *options]) == 0
     printed = capsys.readouterr().out
@@ -104,7 +104,7 @@ def test_allocation_without_resamples_has_values_without_intervals(csv):
 def test_compare(csv, tmp_path, capsys):
     variant = tmp_path / "variant.csv"
     pd.DataFrame(laptop_study.study(noise=0.003, seed=9)).to_csv(variant, index=False)
-    arguments = [f"--out={tmp_path}", "--starts=20", "--bootstrap=40"]
+    arguments = [f"--out={tmp_path}", "--starts=5", "--bootstrap=30"]
     assert main(["compare", str(csv), str(variant), *arguments]) == 0
     printed = capsys.readouterr().out
     document = json.loads((tmp_path / "comparison.json").read_text())

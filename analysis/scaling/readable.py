@@ -1,7 +1,5 @@
 """Warnings for a reader: the names of parts and parameters that JSON uses, in words."""
 
-from __future__ import annotations
-
 import re
 
 #: Beginning of a warning, a pattern → what it is about.
@@ -26,10 +24,10 @@ SYMBOLS = {"phi": "φ", "alpha": "α", "beta": "β", "gamma": "γ", "psi": "ψ"}
 
 
 def readable(warning: str) -> str:
-    """Such as "The law fitted to r = 2 alone is not available: 4 runs cannot …"."""
+    """Such as "The law fitted to r = 2 alone – not available: 4 runs cannot …"; or a part alone."""
     text = warning
     for pattern, words in PARTS:
-        text, found = re.subn(rf"^{pattern}(?=: )", words, warning)
+        text, found = re.subn(rf"^{pattern}(?=: |$)", words, warning)
         if found:
             break
     text = text.replace(": null: ", " – not available: ")
