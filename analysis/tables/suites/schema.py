@@ -64,7 +64,7 @@ def _problems(
             yield from (f"{dot}{key} is missing" for key in keys if key not in value)
             if undeclared:
                 yield from (f"{dot}{key} is not declared" for key in value if key not in keys)
-            for key in keys:
+            for key in filter(value.__contains__, keys):
                 yield from inside(value[key], keys[key], f"{dot}{key}")
         case list() | tuple():
             just = isinstance(schema, tuple)

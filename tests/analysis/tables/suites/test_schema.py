@@ -15,12 +15,13 @@ OUTER = {
     "pair": (float | None, float | None),
     "kind": Literal["a", "b"],
     "yes": bool,
+    "many": Sized([{"x": float}], "K"),
 }
 
 
 GOOD = {
     "n": 2, "rows": [1.0, 2, 3], "inner": {"p": {"x": 0}}, "pair": [None, 1], "kind": "a",
-    "yes": True,
+    "yes": True, "many": [{"x": 1.0}],
 }  # fmt: skip
 
 
@@ -48,6 +49,7 @@ def test_what_fits():
         ({"kind": "c"}, "kind is 'c', not 'a' or 'b'"),
         ({"kind": ["a"]}, "kind is ['a'], not 'a' or 'b'"),
         ({"yes": 1}, "yes is 1, not bool"),
+        ({"many": [{"x": 1.0}, {}]}, "many[1].x is missing"),
     ],
 )
 def test_what_does_not_fit(change, problem):
