@@ -24,7 +24,7 @@ from absl import flags
 
 from looped_jax import cli, parallel
 from looped_jax.data import tokenizer as tokenizers
-from looped_jax.data.sources import END_OF_TEXT
+from looped_jax.data.sources.pieces import END_OF_TEXT
 from looped_jax.errors import UserError
 from looped_jax.generation.caches import KINDS
 from looped_jax.generation.costs import describe_cost

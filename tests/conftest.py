@@ -21,9 +21,9 @@ os.environ.setdefault(
 
 import jax
 
-from looped_jax.data import sources
 from looped_jax.data.prepare import prepare
 from looped_jax.data.shards import TokenData
+from looped_jax.data.sources import source as sources
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")

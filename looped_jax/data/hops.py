@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from looped_jax.data.sources import END_OF_TEXT, LoopTargets, Piece, Source, Split
+from looped_jax.data.sources.pieces import END_OF_TEXT, Piece
+from looped_jax.data.sources.source import LoopTargets, Source, Split
 from looped_jax.files import sha256_of_json
 
 SYMBOLS = 32
@@ -72,6 +73,9 @@ class HopsInput:
 
     def sha256(self) -> str:
         return sha256_of_json([self.name, self.size, [piece.text for piece in self.pieces()]])
+
+    def stamp(self) -> list[str]:
+        return [self.sha256()]
 
     def pieces(self) -> Iterator[Piece]:
         rng = np.random.default_rng([SEED, len(self._split)])

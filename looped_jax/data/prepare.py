@@ -5,55 +5,64 @@
     python -m looped_jax.data.prepare --source=tfds:lm1b --validation=tfds:lm1b:test --out=data/lm1b
     python -m looped_jax.data.prepare --source=hops --out=data/hops
 
-Typed again, it finds its finished work; interrupted, it starts again. What `--out` then holds is
+Typed again, it finds its finished work; interrupted, it goes on with the units of input files that
+are not done. `--processes=N` encodes N at a time; with `--part=I/N` (I from 0) each of N nodes
+takes every N-th unit, and the last to end completes the folder. What `--out` then holds is
 described in `looped_jax.data.shards`; `TokenData.open` reads it.
 """
 
 import contextlib
+import math
 import os
-import time
+import re
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 from absl import flags
 
 from looped_jax import cli
 from looped_jax.data import hops, shards, tokenizer
-from looped_jax.data.shards import ShardWriter, TokenData
-from looped_jax.data.sources import (
-    BUNDLED_VALIDATION,
-    END_OF_TEXT,
-    OF_PREPARED_DATA,
-    Piece,
-    Source,
-    Split,
-    open_source,
-)
-from looped_jax.data.spelling import Spelling, refuse_end_of_text
+from looped_jax.data.preparing.encoding import encode_units
+from looped_jax.data.preparing.folder import begin, is_prepared, one_after_another, tidy
+from looped_jax.data.preparing.progress import Progress
+from looped_jax.data.preparing.spelling import Spelling
+from looped_jax.data.preparing.units import SPLITS, Unit, plan_units
+from looped_jax.data.shards import TokenData
+from looped_jax.data.sources.pieces import END_OF_TEXT
+from looped_jax.data.sources.source import BUNDLED_VALIDATION, Source, open_source
 from looped_jax.data.tokenizer import Tokenizer
-from looped_jax.described import Description
 from looped_jax.errors import UserError
 from looped_jax.files import (
+    read_json,
     sha256_of_file,
-    sweep,
     writable_folder,
     write_bytes,
-    write_json,
 )
 from looped_jax.lock import Held, locked
 
 VOCAB_SIZE = 4096
+TOKENIZER_SAMPLE = 500_000_000  # characters
 # Tasks by name: they make their own text, hold out part of it and bring their vocabulary.
 TASKS: dict[str, Callable[[], Source]] = {"hops": hops.source}
-# In a folder whose preparation began and is not finished: what was asked for.
-BEGUN = OF_PREPARED_DATA[1]
-SPLITS: tuple[Split, ...] = ("train", "validation")
-# Pieces encoded together: enough to occupy all cores, little enough to hold.
-BATCH_CHARACTERS = 1 << 22
-PROGRESS_SECONDS = 5.0
+# How documents become windows of training, for whoever compares two sets of data.
+PACKING = "one stream, end-of-text after each document; windows cross documents"
+
+
+class PartDone(Exception):
+    """All of this part of a preparation is done, and other parts are not."""
+
+
+class Workers(NamedTuple):
+    """Processes that encode in this call, and which of so many parts of the units it does."""
+
+    processes: int = 1
+    part: int = 0
+    parts: int = 1
+
+
+ALONE = Workers()
 
 
 def prepare(
@@ -65,6 +74,8 @@ def prepare(
     vocab_size: int | None = None,
     text_field: str = "text",
     end_of_text: str = END_OF_TEXT,
+    tokenizer_sample: int = TOKENIZER_SAMPLE,
+    workers: Workers = ALONE,
     say: Callable[[str], None] = print,
 ) -> TokenData:
     """Makes `out` hold the tokens of a source, unless it does already.
@@ -79,40 +90,48 @@ def prepare(
       vocab_size: size of the BPE to train; None for VOCAB_SIZE.
       text_field: the field of JSON, parquet and TFDS records that holds the text.
       end_of_text: the token of `tokenizer_file` that ends a document.
+      tokenizer_sample: characters that a tokenizer is trained on, the first of every input.
+      workers: processes that encode, and which part of the units is theirs.
       say: takes the lines that tell how far the work is.
 
     Returns:
       The prepared data.
 
-    Raises UserError for unusable input, and if `out` holds data prepared in another way.
+    Raises UserError for unusable input, and if `out` holds data prepared in another way; PartDone
+    where this part is done and others are not.
     """
     if tokenizer_file is not None and vocab_size is not None:
         raise UserError(
             f"--vocab_size={vocab_size} and --tokenizer={tokenizer_file}: "
             "a tokenizer file has its vocabulary, give one of the two"
         )
+    if tokenizer_sample < 1:
+        raise UserError(f"--tokenizer_sample={tokenizer_sample}; allowed: 1 or more characters")
+    if workers.parts > 1 and tokenizer_file is None:
+        raise UserError("--part needs --tokenizer, which all parts share: train one on a few files")
     opened = _open_task(source, validation, tokenizer_file, vocab_size) or open_source(
         source, validation, text_field
     )
     loaded = None if tokenizer_file is None else tokenizer.load(tokenizer_file, end_of_text)
+    trains = tokenizer_file is None and not opened.vocabulary
     folder = Path(out)
     request: dict[str, Any] = {
         "source": source,
         "validation": BUNDLED_VALIDATION if source == "bundled" else validation,
         "held_out_fraction": opened.held_out_fraction,
         "text_field": text_field,
-        "vocab_size": None if tokenizer_file or opened.vocabulary else vocab_size or VOCAB_SIZE,
+        "vocab_size": vocab_size or VOCAB_SIZE if trains else None,
+        "tokenizer_sample": tokenizer_sample if trains else None,
         "tokenizer_sha256": sha256_of_file(tokenizer_file) if tokenizer_file else None,
         "end_of_text": end_of_text,
-        "inputs": _describe_inputs(opened),
     }
     state = "is already prepared"
-    if not _is_prepared(folder, request):
-        with _only_one_in(writable_folder(folder)):
-            if not _is_prepared(folder, request):
+    if not is_prepared(folder, request, opened):
+        with _only_one_in(writable_folder(folder), workers):
+            if not is_prepared(folder, request, opened):
                 for note in opened.notes:
                     say(note)
-                _write(opened, loaded, request, folder, say)
+                _write(opened, loaded, request, folder, workers, say)
                 state = "is prepared"
     data = TokenData.open(folder)
     say(f"{folder} {state}: {_summary(data)}")
@@ -138,31 +157,86 @@ def _write(
     loaded: Tokenizer | None,
     request: dict[str, Any],
     folder: Path,
+    workers: Workers,
     say: Callable[[str], None],
 ) -> None:
-    # From here on the files in the folder are ours to write and, after a kill, to replace.
-    write_json(folder / BEGUN, request)
-    for leftover in shards.shard_files(folder):
-        leftover.unlink()
-    sweep(folder)
+    """Does what is left, or this part of it. Raises PartDone where other parts are left."""
+    with one_after_another(folder):
+        begin(folder, request, source, alone=workers.parts == 1)
+    encoder = _encoder(source, loaded, request, folder, say)
+    units = plan_units(source)
+    missing = [unit for unit in units if not unit.entry_path(folder).exists()]
+    if len(missing) < len(units):
+        say(f"{len(units) - len(missing)} of {len(units)} units are done")
+    mine = [unit for i, unit in enumerate(units) if i % workers.parts == workers.part]
+    left = [unit for unit in mine if unit in missing]
+    encode_units(left, source, encoder, folder, workers.processes, say)
+    waiting = [unit for unit in units if not unit.entry_path(folder).exists()]
+    if waiting:
+        raise PartDone(f"this part is done; others have {len(waiting)} of {len(units)} units left")
+    with one_after_another(folder):
+        if not (folder / shards.MANIFEST).exists():
+            _finish(units, source, encoder, request, folder, say)
+
+
+def _encoder(
+    source: Source,
+    loaded: Tokenizer | None,
+    request: dict[str, Any],
+    folder: Path,
+    say: Callable[[str], None],
+) -> Tokenizer:
+    """The tokenizer, of which the folder then holds a copy; one that was trained before stays."""
+    path = folder / shards.TOKENIZER
+    trains = source.vocabulary is None and loaded is None
+    if trains and path.exists():
+        encoder = tokenizer.load(path, request["end_of_text"])
+        encoder.spells_everything = True
+        return encoder
     if source.vocabulary is not None:
         encoder = tokenizer.of_words(source.vocabulary)
     else:
-        encoder = loaded or _train_tokenizer(source, request["vocab_size"], say)
-    write_bytes(folder / shards.TOKENIZER, encoder.to_json().encode())
-    dtype = "uint16" if encoder.vocab_size <= 1 << 16 else "uint32"
+        encoder = loaded or _train_tokenizer(source, request, say)
+    write_bytes(path, encoder.to_json().encode())
+    return encoder
+
+
+def _finish(
+    units: list[Unit],
+    source: Source,
+    encoder: Tokenizer,
+    request: dict[str, Any],
+    folder: Path,
+    say: Callable[[str], None],
+) -> None:
+    """Puts the entries of all units together, as the manifest."""
+    entries = [read_json(unit.entry_path(folder)) for unit in units]
     splits: dict[str, Any] = {}
-    streams: dict[str, Any] = {}
     unspelled: dict[str, float] = {}
     for split in SPLITS:
-        splits[split], written, unspelled[split] = _encode_split(
-            source, split, encoder, folder, dtype, say
-        )
-        streams |= written
+        counts = [e["splits"][split] for e in entries if split in e["splits"]]
+        splits[split] = {k: sum(c[k] for c in counts) for k in ("tokens", "bytes", "documents")}
+        if splits[split]["documents"] == 0:
+            raise UserError(
+                f"no document of --source is left for the {split} split "
+                "(is its text blank, or the fraction in --validation too small or too large?)"
+            )
+        spelling = Spelling(encoder, split)
+        for entry in entries:
+            if split in entry["spelling"]:
+                spelling.join(entry["spelling"][split])
+        unspelled[split] = spelling.finish(say)
+    streams: dict[str, Any] = {}
+    for entry in entries:
+        for name, stream in entry["streams"].items():
+            whole = streams.setdefault(name, {"dtype": stream["dtype"], "length": 0, "shards": []})
+            whole["length"] += stream["length"]
+            whole["shards"] += stream["shards"]
     shards.write_manifest(
         folder,
         {
-            "request": request,
+            "request": request | {"inputs": [i for entry in entries for i in entry["inputs"]]},
+            "packing": PACKING,
             "tokenizer": {
                 "file": shards.TOKENIZER,
                 "sha256": sha256_of_file(folder / shards.TOKENIZER),
@@ -177,14 +251,40 @@ def _write(
             "versions": {p: metadata.version(p) for p in ("numpy", "tokenizers")},
         },
     )
-    (folder / BEGUN).unlink()
+    tidy(folder)
 
 
-def _train_tokenizer(source: Source, vocab_size: int, say: Callable[[str], None]) -> Tokenizer:
-    progress = Progress("tokenizer", source, "train", say)
-    texts = (piece.text for piece in progress.follow(source.pieces("train")))
-    trained = tokenizer.train(texts, vocab_size)
+def _train_tokenizer(
+    source: Source, request: dict[str, Any], say: Callable[[str], None]
+) -> Tokenizer:
+    """Trains on the beginning of every input, as many characters of each."""
+    inputs = source.inputs("train")
+    share = math.ceil(request["tokenizer_sample"] / len(inputs))
+    progress = Progress("tokenizer", sum(each.size for each in inputs), say)
+    cut = False
+
+    def texts() -> Iterator[str]:
+        nonlocal cut
+        for each in inputs:
+            characters, told = 0, 0
+            for split, piece in source.parts([each], "train"):
+                progress.add(each.consumed - told, len(piece.text) if split == "train" else 0)
+                told = each.consumed
+                if split != "train":
+                    continue
+                text = piece.text[: share - characters]
+                characters += len(text)
+                yield text
+                if len(text) < len(piece.text):
+                    cut = True
+                    break
+            progress.add(each.size - told, 0)
+
+    vocab_size = request["vocab_size"]
+    trained = tokenizer.train(texts(), vocab_size)
     progress.finish()
+    if cut:
+        say(f"tokenizer: trained on the first {share:,} characters of each input")
     if trained.vocab_size < vocab_size:
         say(
             f"tokenizer: the text has merges for {trained.vocab_size:,} tokens only, "
@@ -193,177 +293,15 @@ def _train_tokenizer(source: Source, vocab_size: int, say: Callable[[str], None]
     return trained
 
 
-def _encode_split(
-    source: Source,
-    split: Split,
-    encoder: Tokenizer,
-    folder: Path,
-    dtype: str,
-    say: Callable[[str], None],
-) -> tuple[dict[str, int], dict[str, Any], float]:
-    """Writes the shards of a split.
-
-    Returns:
-      Its counts and its streams for the manifest, and the share of its text without tokens.
-    """
-    tokens = ShardWriter(folder, split, dtype)
-    covered = ShardWriter(folder, "validation-bytes", "uint32") if split == "validation" else None
-    asked = source.loop_targets
-    targets = ShardWriter(folder, f"{split}-targets", dtype) if asked else None
-    end_of_text, no_bytes = np.array([encoder.end_of_text_id]), np.array([0])
-    n_bytes = n_documents = 0
-    spelling = Spelling(encoder, split)
-    progress = Progress(f"tokens of {split}", source, split, say)
-    for batch in _batches(progress.follow(source.pieces(split))):
-        texts = [piece.text for piece in batch]
-        if covered is None and encoder.spells_everything:
-            ids_of_pieces = encoder.encode_batch(texts)
-        else:
-            measured = encoder.encode_and_measure(texts)
-            spelling.add(measured)
-            ids_of_pieces = [each.ids for each in measured]
-        for piece, ids in zip(batch, ids_of_pieces, strict=True):
-            refuse_end_of_text(ids, encoder, n_documents, split)
-            tokens.add(ids)
-            if asked and targets:
-                targets.add(asked.of_ids(ids).ravel())
-            n_bytes += len(piece.text.encode())
-            if piece.ends_document:
-                tokens.add(end_of_text)
-                if asked and targets:
-                    targets.add(np.repeat(end_of_text, asked.loops))
-                n_documents += 1
-        if covered is not None:
-            for piece, each in zip(batch, measured, strict=True):
-                covered.add(each.covered)
-                if piece.ends_document:
-                    covered.add(no_bytes)
-    progress.finish()
-    if n_documents == 0:
-        raise UserError(
-            f"no document of --source is left for the {split} split "
-            "(is its text blank, or the fraction in --validation too small or too large?)"
-        )
-    counts = {"tokens": tokens.length, "bytes": n_bytes, "documents": n_documents}
-    streams: dict[str, Any] = {split: tokens.finish()}
-    if targets is not None:
-        streams[f"{split}-targets"] = targets.finish()
-    if covered is not None:
-        streams["validation-bytes"] = covered.finish()
-    return counts, streams, spelling.finish(say)
-
-
-def _batches(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
-    batch, characters = [], 0
-    for piece in pieces:
-        batch.append(piece)
-        characters += len(piece.text)
-        if characters >= BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
-
-
-def _describe_inputs(source: Source) -> list[dict[str, str]]:
-    held_out = "train and validation" if source.held_out_fraction is not None else "train"
-    return [
-        {"name": each.name, "split": split, "sha256": each.sha256()}
-        for split, inputs in ((held_out, source.train), ("validation", source.validation))
-        for each in inputs
-    ]
-
-
-def _is_prepared(folder: Path, request: dict[str, Any]) -> bool:
-    """Whether finished work of this very request is there.
-
-    Raises:
-      UserError: it is of another request, or the folder holds what was not prepared here.
-    """
-    if not (folder / shards.MANIFEST).exists():
-        _refuse_foreign(folder)
-        return False
-    found = Description(shards.read_manifest(folder), str(folder / shards.MANIFEST))
-    asked_before = found.section("request")
-    before, now = (
-        {(Path(name).name, split, sha256) for name, split, sha256 in map(_input_key, inputs)}
-        for inputs in (asked_before.get("inputs", list), request["inputs"])
-    )
-    for key, asked in request.items():
-        # The same text is the same source, whatever path leads to it.
-        of_text = key in ("source", "validation", "inputs")
-        if asked_before.table.get(key) == asked or (of_text and before == now):
-            continue
-        if key == "inputs":
-            difference = f"another content of {min(name for name, *_ in before ^ now)}"
-        else:
-            difference = f"{key}={asked_before.table.get(key)}, not {key}={asked}"
-        raise UserError(f"{folder} holds data prepared with {difference}: choose another --out")
-    return True
-
-
-def _input_key(described: Any) -> tuple[str, str, str]:
-    each = Description(described, "an input of the manifest")
-    return each.get("name", str), each.get("split", str), each.get("sha256", str)
-
-
-def _refuse_foreign(folder: Path) -> None:
-    """Raises UserError for a folder with files, if no preparation began them."""
-    if not folder.is_dir() or (folder / BEGUN).exists():
-        return
-    strangers = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
-    if strangers:
-        named = ", ".join(strangers[:5]) + (", …" if len(strangers) > 5 else "")
-        raise UserError(
-            f"{folder} holds {len(strangers)} files that were not prepared here ({named}): choose "
-            "another --out"
-        )
-
-
 @contextlib.contextmanager
-def _only_one_in(folder: Path) -> Iterator[None]:
-    """Refuses a second process that prepares into the same folder; a killed one holds nothing."""
+def _only_one_in(folder: Path, workers: Workers) -> Iterator[None]:
+    """Refuses a second process that prepares the same part; a killed one holds nothing."""
+    name = ".lock" if workers.parts == 1 else f".lock-{workers.part}"
     try:
-        with locked(folder / ".lock", str(os.getpid())):
+        with locked(folder / name, str(os.getpid())):
             yield
     except Held as held:
         raise UserError(f"process {held} is preparing {folder} right now") from None
-
-
-class Progress:
-    """Says every few seconds how much of a split's input is read, how fast, and the time left."""
-
-    def __init__(self, name: str, source: Source, split: Split, say: Callable[[str], None]):
-        self._name, self._say = name, say
-        self._inputs = source.inputs(split)
-        self._total = sum(each.size for each in self._inputs)
-        self._start = self._spoke = time.monotonic()
-        self._characters = 0
-        for each in self._inputs:
-            each.consumed = 0
-
-    def follow(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
-        """Passes pieces through and counts them."""
-        for piece in pieces:
-            yield piece
-            self._characters += len(piece.text)
-            if time.monotonic() - self._spoke >= PROGRESS_SECONDS:
-                self._speak()
-
-    def finish(self) -> None:
-        """Says what the whole took."""
-        seconds = time.monotonic() - self._start
-        self._say(f"{self._name}: {self._characters / 1e6:.1f}M characters in {seconds:.1f} s")
-
-    def _speak(self) -> None:
-        self._spoke = time.monotonic()
-        seconds = self._spoke - self._start
-        part = sum(each.consumed for each in self._inputs) / self._total
-        left = f"{seconds * (1 - part) / part:.0f} s left" if part > 0 else "time left unknown"
-        self._say(
-            f"{self._name}: {part:.0%} of the input, {self._characters / 1e6:.1f}M characters, "
-            f"{self._characters / 1e6 / seconds:.1f}M a second, {left}"
-        )
 
 
 def _summary(data: TokenData) -> str:
@@ -382,8 +320,8 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "source",
         None,
-        f"bundled, {', '.join(TASKS)}, tfds:NAME[:SPLIT], or a file, folder or glob of text, JSON "
-        "or parquet.",
+        f"bundled, {', '.join(TASKS)}, tfds:NAME[:SPLIT], hf:REPO[:CONFIG[:SPLIT]], or a file, "
+        "folder or glob of text, JSON or parquet.",
         required=True,
     )
     flags.DEFINE_string("out", None, "Folder to make.", required=True)
@@ -396,9 +334,36 @@ def define_flags() -> None:
     )
     flags.DEFINE_string("text_field", "text", "Field of JSON, parquet and TFDS records to read.")
     flags.DEFINE_string("end_of_text", END_OF_TEXT, "Token of --tokenizer that ends a document.")
+    flags.DEFINE_integer(
+        "tokenizer_sample", TOKENIZER_SAMPLE,
+        "Characters to train a tokenizer on: the first of every input, as many of each.",
+    )  # fmt: skip
+    flags.DEFINE_integer(
+        "processes", 1, "Input files (or groups of small ones) encoded at a time, a core for each."
+    )
+    flags.DEFINE_string(
+        "part", "0/1", "I/N on node I of N: encode each N-th unit. Needs --tokenizer."
+    )
+
+
+def _workers(processes: int, part: str) -> Workers:
+    found = re.fullmatch(r"(\d+)/(\d+)", part)
+    if processes < 1:
+        raise UserError(f"--processes={processes}; allowed: 1 or more")
+    if found is None or not int(found[1]) < int(found[2]):
+        raise UserError(f"--part={part}; allowed: I/N with I from 0 to N - 1")
+    return Workers(processes, int(found[1]), int(found[2]))
 
 
 def main(_: list[str]) -> None:
+    say = lambda line: print(line, flush=True)
+    try:
+        _prepare(say)
+    except PartDone as done:
+        say(str(done))
+
+
+def _prepare(say: Callable[[str], None]) -> None:
     given = flags.FLAGS
     prepare(
         given.source,
@@ -408,7 +373,9 @@ def main(_: list[str]) -> None:
         vocab_size=given.vocab_size,
         text_field=given.text_field,
         end_of_text=given.end_of_text,
-        say=lambda line: print(line, flush=True),
+        tokenizer_sample=given.tokenizer_sample,
+        workers=_workers(given.processes, given.part),
+        say=say,
     )
 
 

@@ -2,7 +2,8 @@
 
 manifest.json        written last: what was prepared from what, counts, digests
 tokenizer.json
-train-00000.npy …    the documents one after another, each followed by the end-of-text token
+train-00000.npy …    the documents one after another, each followed by the end-of-text token; a file
+                     for each unit of the input, and more (train-00000-001.npy …) for a large one
 validation-00000.npy …
 validation-bytes-00000.npy …   for each validation token, the bytes of text it covers
 train-targets-00000.npy …      for each token, what each loop is to say in its place; tasks only
@@ -226,8 +227,9 @@ class ShardWriter:
       shards: what the manifest says about each shard that is written.
     """
 
-    def __init__(self, folder: Path, name: str, dtype: str):
-        self._folder, self._name, self._dtype = folder, name, np.dtype(dtype)
+    def __init__(self, folder: Path, name: str, unit: int, dtype: str):
+        self._folder, self._dtype = folder, np.dtype(dtype)
+        self._name = f"{name}-{unit:05d}"
         self._waiting: list[np.ndarray] = []
         self._n_waiting = 0
         self.length = 0
@@ -253,7 +255,8 @@ class ShardWriter:
         return {"dtype": self._dtype.name, "length": self.length, "shards": self.shards}
 
     def _write(self, numbers: np.ndarray) -> None:
-        path = self._folder / f"{self._name}-{len(self.shards):05d}.npy"
+        more = f"-{len(self.shards):03d}" if self.shards else ""
+        path = self._folder / f"{self._name}{more}.npy"
         with replacing(path) as file:
             np.save(file, numbers)
         entry = {"file": path.name, "length": len(numbers), "sha256": sha256_of_file(path)}

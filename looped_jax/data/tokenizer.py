@@ -9,7 +9,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from looped_jax.data.sources import END_OF_TEXT
+from looped_jax.data.sources.pieces import END_OF_TEXT
 from looped_jax.errors import UserError
 
 # Every byte is a token, so that any text has tokens, and one more ends a document.
@@ -44,6 +44,7 @@ class Tokenizer:
     Attributes:
       vocab_size: one more than the largest id.
       end_of_text_id: the id that stands after each document.
+      end_of_text: its token.
       name: what it was read from, for messages.
       spells_everything: whether any text has tokens, as with one trained here.
 
@@ -68,7 +69,7 @@ class Tokenizer:
         # Models name the token for the unknown, or (Unigram) its number.
         unknown = described.get("unk_token")
         self._unknown_id = backend.token_to_id(unknown) if unknown else described.get("unk_id")
-        self.name, self.spells_everything = name, False
+        self.name, self.end_of_text, self.spells_everything = name, end_of_text, False
         # A text that spells a special token is text.
         backend.encode_special_tokens = True
         backend.no_padding()
@@ -76,6 +77,15 @@ class Tokenizer:
         self._backend = backend
         self.end_of_text_id: int = end_of_text_id
         self.vocab_size: int = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+
+    @classmethod
+    def from_json(cls, text: str, end_of_text: str, name: str) -> "Tokenizer":
+        """What `to_json` made. Raises UserError if it is none, or lacks `end_of_text`."""
+        try:
+            backend = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:  # the library raises no narrower class
+            raise UserError(f"{name} is not a tokenizer.json: {error}") from error
+        return cls(backend, end_of_text, name)
 
     def encode(self, text: str) -> np.ndarray:
         """Ids of a text, int32 (tokens,), without any special token around them.
@@ -169,11 +179,7 @@ def load(path: str | os.PathLike[str], end_of_text: str = END_OF_TEXT) -> Tokeni
         raise UserError(f"cannot read tokenizer {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not a tokenizer.json: it is not text") from error
-    try:
-        backend = tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # the library raises no narrower class
-        raise UserError(f"{path} is not a tokenizer.json: {error}") from error
-    return Tokenizer(backend, end_of_text, str(path))
+    return Tokenizer.from_json(text, end_of_text, str(path))
 
 
 def _ids(encoding: tokenizers.Encoding) -> np.ndarray:

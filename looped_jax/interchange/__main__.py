@@ -17,7 +17,7 @@ from pathlib import Path
 from absl import flags
 
 from looped_jax import cli
-from looped_jax.data.sources import END_OF_TEXT
+from looped_jax.data.sources.pieces import END_OF_TEXT
 from looped_jax.errors import UserError
 from looped_jax.interchange import exporting
 from looped_jax.interchange.architecture import parse_stated

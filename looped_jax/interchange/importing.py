@@ -14,7 +14,7 @@ from configs import base
 from looped_jax.config import resolve_json, to_json
 from looped_jax.data import tokenizer as tokenizers
 from looped_jax.data.shards import TOKENIZER, TokenData
-from looped_jax.data.sources import END_OF_TEXT
+from looped_jax.data.sources.pieces import END_OF_TEXT
 from looped_jax.described import Description
 from looped_jax.errors import UserError
 from looped_jax.files import read_json, replacing_folder, sha256_of_file

@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from looped_jax.data import prepare as module
-from looped_jax.data import shards, sources
-from looped_jax.data.prepare import prepare
+from looped_jax.data import shards
+from looped_jax.data.prepare import PartDone, Workers, prepare
+from looped_jax.data.preparing import progress, units
 from looped_jax.data.shards import TokenData
+from looped_jax.data.sources import pieces
 from looped_jax.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -118,7 +119,7 @@ def test_killed_at_any_line_it_starts_again(data, books, tmp_path):
         "prepare(sys.argv[1], sys.argv[2], validation=sys.argv[3], vocab_size=300, say=say)\n"
     )
     out = tmp_path / "out"
-    for line in ("2", "3", "4"):  # after the tokenizer, the train split, the validation split
+    for line in ("2", "2", "3"):  # after the tokenizer, after the tokens, when all is done
         arguments = [str(books), str(out), str(books / "c.txt"), line]
         done = subprocess.run([sys.executable, "-c", program, *arguments], cwd=ROOT, check=False)
         assert done.returncode == -9
@@ -145,7 +146,7 @@ def test_a_fraction_of_documents(tmp_path):
     data, _ = prepare_books(
         tmp_path / "a.jsonl", tmp_path / "out", source=tmp_path / "a.jsonl", validation="0.2"
     )
-    counts = {split: data.manifest["splits"][split]["documents"] for split in module.SPLITS}
+    counts = {split: data.manifest["splits"][split]["documents"] for split in units.SPLITS}
     assert sum(counts.values()) == 200
     assert 15 <= counts["validation"] <= 65
     assert (data.train.read(0, 10**6) == data.end_of_text_id).sum() == counts["train"]
@@ -161,13 +162,13 @@ def test_shards_make_no_difference(data, books, tmp_path, monkeypatch):
 
 
 def test_batches_make_no_difference(data, books, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "BATCH_CHARACTERS", 1)
+    monkeypatch.setattr(units, "BATCH_CHARACTERS", 1)
     again, _ = prepare_books(books, tmp_path / "out")
     assert again.digest == data.digest
 
 
 def test_pieces_make_no_difference(data, books, tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "PIECE_CHARACTERS", 500)
+    monkeypatch.setattr(pieces, "PIECE_CHARACTERS", 500)
     again, _ = prepare_books(books, tmp_path / "out")
     assert again.digest == data.digest
 
@@ -194,11 +195,10 @@ def test_a_split_without_documents_is_refused(tmp_path):
 
 
 def test_progress_tells_part_rate_and_time_left(books, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "PROGRESS_SECONDS", 0.0)
     _, said = prepare_books(books, tmp_path / "out")
     assert any(
-        line.startswith("tokens of train: 50% of the input, 0.0M characters, ")
-        and line.endswith(" s left")
+        line.startswith("tokens: 67% of the input, 0.1M characters, ") and line.endswith(" s left")
         for line in said
     )
 
@@ -326,3 +326,84 @@ def test_a_tokenizer_that_draws_at_random(data, records, tmp_path):
     )
     with pytest.raises(UserError, match=r"t\.json draws tokens at random: .*dropout = 0\.1; allow"):
         prepare_with(tokenizer, records, tmp_path / "out")
+
+
+@pytest.fixture(scope="module")
+def divided(books, tmp_path_factory):
+    """The books in three units, one for each of two files of training and one for validation."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(units, "UNIT_BYTES", 1)
+        yield prepare_books(books, tmp_path_factory.mktemp("data") / "divided")[0]
+
+
+def test_units_make_no_difference_to_the_stream(data, divided):
+    shards_of = divided.manifest["streams"]["train"]["shards"]
+    assert [s["file"] for s in shards_of] == ["train-00000.npy", "train-00001.npy"]
+    for name in ("train", "validation", "validation_bytes"):
+        one, many = getattr(data, name), getattr(divided, name)
+        np.testing.assert_array_equal(one.read(0, len(one)), many.read(0, len(many)))
+    assert divided.manifest["splits"] == data.manifest["splits"]
+
+
+def test_processes_make_no_difference(divided, books, tmp_path, monkeypatch):
+    monkeypatch.setattr(units, "UNIT_BYTES", 1)
+    again, _ = prepare_books(books, tmp_path / "out", workers=Workers(processes=2))
+    assert again.digest == divided.digest
+
+
+def test_units_that_are_done_are_not_done_again(divided, books, tmp_path, monkeypatch):
+    monkeypatch.setattr(units, "UNIT_BYTES", 1)
+    monkeypatch.setattr(progress, "PROGRESS_SECONDS", 0.0)
+
+    class Killed(BaseException):
+        pass
+
+    def kill_in_the_second_unit(line):
+        if line.startswith("tokens: 67%"):
+            raise Killed
+
+    with pytest.raises(Killed):
+        prepare_books(books, tmp_path / "out", say=kill_in_the_second_unit)
+    first = tmp_path / "out" / "train-00000.npy"
+    before = first.stat().st_mtime_ns
+    again, said = prepare_books(books, tmp_path / "out")
+    assert any(line.endswith("of 3 units are done") for line in said)
+    assert again.digest == divided.digest
+    assert first.stat().st_mtime_ns == before
+    assert not (tmp_path / "out" / units.FOLDER).exists()
+
+
+def test_parts_together_complete_the_folder(divided, books, tmp_path, monkeypatch):
+    monkeypatch.setattr(units, "UNIT_BYTES", 1)
+    out, tokenizer = tmp_path / "out", divided.folder / "tokenizer.json"
+    options = {"tokenizer_file": tokenizer, "vocab_size": None}
+    with pytest.raises(PartDone, match="this part is done; others have 1 of 3 units left"):
+        prepare_books(books, out, workers=Workers(part=0, parts=2), **options)
+    again, _ = prepare_books(books, out, workers=Workers(part=1, parts=2), **options)
+    assert again.digest == divided.digest
+    with pytest.raises(UserError, match="--part needs --tokenizer, which all parts share"):
+        prepare_books(books, tmp_path / "none", workers=Workers(parts=2))
+
+
+def test_a_tokenizer_from_a_sample(books, tmp_path):
+    few, said = prepare_books(books, tmp_path / "few", tokenizer_sample=200, vocab_size=400)
+    assert any("trained on the first 100 characters of each input" in line for line in said)
+    assert few.vocab_size < 400
+    assert few.manifest["request"]["tokenizer_sample"] == 200
+
+
+def test_inputs_that_did_not_change_are_not_read_to_be_compared(data, books, monkeypatch):
+    monkeypatch.setattr("looped_jax.data.sources.files.sha256_of_file", pytest.fail)
+    assert prepare_books(books, data.folder)[0].digest == data.digest
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--part=2/2", "--part=2/2; allowed: I/N with I from 0 to N - 1"),
+        ("--processes=0", "--processes=0; allowed: 1 or more"),
+    ],
+)
+def test_wrong_workers(books, tmp_path, flag, message):
+    status, _, error = run(f"--source={books}", f"--out={tmp_path}", flag, folder=books)
+    assert (status, error) == (2, f"error: {message}\n")

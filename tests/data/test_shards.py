@@ -16,7 +16,7 @@ from looped_jax.files import read_json, write_json
 def stream(tmp_path, monkeypatch):
     """The numbers 0 … 999 in shards of 64, written a few at a time."""
     monkeypatch.setattr(shards, "SHARD_TOKENS", 64)
-    writer = ShardWriter(tmp_path, "train", "uint16")
+    writer = ShardWriter(tmp_path, "train", 0, "uint16")
     for part in np.split(np.arange(1000), [1, 2, 100, 101, 500]):
         writer.add(part)
     entry = writer.finish()
@@ -48,7 +48,7 @@ def test_windows_across_shards(stream, length):
 
 
 def test_large_ids_keep_their_value(tmp_path):
-    writer = ShardWriter(tmp_path, "train", "uint32")
+    writer = ShardWriter(tmp_path, "train", 0, "uint32")
     writer.add(np.array([70_000, 151_935]))
     entry = writer.finish()
     stream = TokenStream(tmp_path, entry["shards"], entry["dtype"])

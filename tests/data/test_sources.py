@@ -11,8 +11,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from looped_jax.data import sources
-from looped_jax.data.sources import END_OF_TEXT, cut, open_source, parse_tfds, split_documents
+from looped_jax.data.sources import pieces as pieces_module
+from looped_jax.data.sources.pieces import END_OF_TEXT, cut, split_documents
+from looped_jax.data.sources.source import open_source
+from looped_jax.data.sources.tfds import parse_tfds
 from looped_jax.errors import UserError
 
 
@@ -109,7 +111,7 @@ def test_a_fraction_parts_documents_by_their_content(tmp_path):
 
 
 def test_a_fraction_never_parts_a_long_document(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "PIECE_CHARACTERS", 30)
+    monkeypatch.setattr(pieces_module, "PIECE_CHARACTERS", 30)
     texts = [f"document {i} " + "and so on " * 20 for i in range(40)]
     (tmp_path / "a.txt").write_text(END_OF_TEXT.join(texts))
     source = open_source(str(tmp_path), "0.5", "text")
@@ -120,7 +122,7 @@ def test_a_fraction_never_parts_a_long_document(tmp_path, monkeypatch):
 
 
 def test_long_documents_come_in_pieces_cut_between_words(monkeypatch):
-    monkeypatch.setattr(sources, "PIECE_CHARACTERS", 100)
+    monkeypatch.setattr(pieces_module, "PIECE_CHARACTERS", 100)
     text = "Some words, of varied lengths; and 12 345 numbers.\n\n" * 40
     pieces = list(cut(text))
     assert "".join(piece.text for piece in pieces) == text
@@ -135,7 +137,7 @@ def test_long_documents_come_in_pieces_cut_between_words(monkeypatch):
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_separators_are_found_across_chunks(monkeypatch, size):
-    monkeypatch.setattr(sources, "PIECE_CHARACTERS", 30)
+    monkeypatch.setattr(pieces_module, "PIECE_CHARACTERS", 30)
     texts = ["one two three " * 20, " \n", "four\n", "<|endof" * 30, "five six " * 9, ""]
     stream = END_OF_TEXT.join(texts)
     chunks = [stream[i : i + size] for i in range(0, len(stream), size)]
@@ -377,3 +379,37 @@ def test_a_cut_zstd_file(tmp_path):
     (tmp_path / "a.jsonl.zst").write_bytes(whole[:-20])
     with pytest.raises(UserError, match=r"cannot (read|decompress) .*a\.jsonl\.zst"):
         documents_of(tmp_path / "a.jsonl.zst")
+
+
+class StreamedSet:
+    """What is used of a streamed data set of the package `datasets`."""
+
+    num_shards = 2
+    info = types.SimpleNamespace(version="1.0.0", splits=None)
+
+    def shard(self, num_shards, index):
+        return [{"text": f"tale {i}"} for i in range(4)][index::num_shards]
+
+
+def test_shards_of_the_hub_are_inputs(monkeypatch):
+    asked = []
+    module = types.ModuleType("datasets")
+
+    def load_dataset(*arguments, **options):
+        asked.append((arguments, options))
+        return StreamedSet()
+
+    module.load_dataset = load_dataset
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    source = open_source("hf:tales/edu:sample:test", "0.0001", "text")
+    assert asked == [(("tales/edu", "sample"), {"split": "test", "streaming": True})]
+    assert [each.name for each in source.train] == [
+        "hf:tales/edu:sample:test:0-of-2", "hf:tales/edu:sample:test:1-of-2",
+    ]  # fmt: skip
+    assert documents(source) == ["tale 0", "tale 2", "tale 1", "tale 3"]
+    assert source.train[0].sha256() != source.train[1].sha256()
+    with pytest.raises(UserError, match=r"hf::; allowed: hf:REPO, hf:REPO:CONFIG or"):
+        open_source("hf::", "0.1", "text")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(UserError, match=r"hf:tales needs the package datasets: pip install data"):
+        open_source("hf:tales", "0.1", "text")

@@ -10,8 +10,9 @@ import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers
 
-from looped_jax.data import sources, tokenizer
-from looped_jax.data.sources import END_OF_TEXT
+from looped_jax.data import tokenizer
+from looped_jax.data.sources import source as sources
+from looped_jax.data.sources.pieces import END_OF_TEXT
 from looped_jax.errors import UserError
 
 AWKWARD = "naïve “quotes” — 日本語 🙂\r\n\tx  y" + END_OF_TEXT + "\x00 end "

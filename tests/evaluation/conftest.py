@@ -12,9 +12,9 @@ from rich.console import Console
 from configs import elastic_depth
 from looped_jax import parallel
 from looped_jax.config import RunConfig, resolve
-from looped_jax.data import sources
 from looped_jax.data.prepare import prepare
 from looped_jax.data.shards import TokenData
+from looped_jax.data.sources import source as sources
 from looped_jax.evaluation.settings import Settings
 from looped_jax.evaluation.trained import Trained
 from looped_jax.model.config import ModelConfig

@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from looped_jax.data import sources
 from looped_jax.data.prepare import prepare
+from looped_jax.data.sources import source as sources
 from looped_jax.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]

@@ -1,6 +1,7 @@
 """What a tokenizer cannot say of a text: characters it drops or does not know, and a false end."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,19 @@ class Spelling:
             self._unspelled += text.unspelled
             self._example = self._example or text.example
         self._refuse_above(HOPELESS)
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        """Characters, those of them without a token of their own, and an example of these."""
+        return {
+            "characters": self._characters, "unspelled": self._unspelled, "example": self._example,
+        }  # fmt: skip
+
+    def join(self, counts: dict[str, Any]) -> None:
+        """Adds what another one counted."""
+        self._characters += counts["characters"]
+        self._unspelled += counts["unspelled"]
+        self._example = self._example or counts["example"]
 
     def finish(self, say: Callable[[str], None]) -> float:
         """The share of characters without a token of their own.

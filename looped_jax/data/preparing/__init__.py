@@ -1,0 +1,1 @@
+"""The parts of `looped_jax.data.prepare`."""

@@ -1,0 +1,1 @@
+"""Where text comes from, as streams of pieces of documents."""
