@@ -88,7 +88,7 @@ def score(
     exits = Exits(jnp.float32(rule.threshold), most, fitted, share)
     program = scorer(model, rule.looks, CHUNK, together=rule.share is not None)
     found: dict[int, ScoredText] = {}
-    for rows, tokens_BT in _batches(ids, batch_size, model.max_length):
+    for rows, tokens_BT in batches(ids, batch_size, model.max_length):
         memory.describe(model, rule, batch_size, tokens_BT.shape[1] - 1, CHUNK)
         length_B = np.zeros(batch_size, np.int32)
         length_B[: len(rows)] = [len(ids[row]) - 1 for row in rows]
@@ -113,7 +113,7 @@ def _encode(run: Run, text: str) -> np.ndarray:
     return ids.astype(np.int32)
 
 
-def _batches(
+def batches(
     ids: list[np.ndarray], batch_size: int, context: int
 ) -> Iterator[tuple[list[int], np.ndarray]]:
     """Rows of similar length with their tokens (B, T + 1), short ones first, padded with zeros."""

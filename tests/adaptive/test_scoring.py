@@ -7,37 +7,40 @@ import pytest
 
 from looped_jax.adaptive import packed
 from looped_jax.adaptive.exits import Exits
-from looped_jax.adaptive.rule import Looks, Rule
+from looped_jax.adaptive.rule import Looks
 from looped_jax.adaptive.scoring import scorer
-from looped_jax.adaptive.signals import SIGNALS
-from looped_jax.evaluation.exits.policies import POLICIES
-from looped_jax.evaluation.exits.running import run_with_exits
+from looped_jax.adaptive.signals import SIGNALS, Signal
 from looped_jax.evaluation.scored.trajectory import distributions
 from looped_jax.model import accounting
 from looped_jax.model.cache import KeysValues
 from looped_jax.model.frozen import FrozenModel
-from tests.model.tiny import SANDWICH, random_params, tiny
+from tests.adaptive.plain import (
+    CHUNK,
+    LOOKS,
+    MODEL,
+    PARAMS,
+    SCORER,
+    B,
+    R,
+    T,
+    run_plainly,
+)
+from tests.model.tiny import SANDWICH, tiny
 
-# From noise, so that rows have to draw their own.
-WHOLE = SANDWICH | {"vocab_size": 60, "prelude_layers": 1, "coda_layers": 1, "max_length": 24}
-MODEL = tiny(**WHOLE)
-PARAMS = random_params(MODEL)
-B, T, R, CHUNK = 3, 24, 5, 50
 TOKENS = np.random.default_rng(0).integers(0, MODEL.vocab_size, (B, T + 1)).astype(np.int32)
 KEYS = jax.vmap(jax.random.key)(jnp.arange(B))
 NEVER = -1.0
-LOOKS = Rule("change", NEVER).looks
+# Which numbers a token is to remember from loop to loop, and what the prior expects by token id.
+REMEMBERING = ("head_kl", "prior")
+PRIOR = np.linspace(1, 6, MODEL.vocab_size, dtype=np.float32)
 
 
-def score(forced=0, threshold=NEVER, most=R, lengths=T, rows=slice(None), program=None):
-    program = program or scorer(MODEL, LOOKS, CHUNK)
-    forced, lengths = np.broadcast_to(forced, (B, T)), np.broadcast_to(lengths, B)
+def score(forced=0, threshold=NEVER, most=R, lengths=T, tokens=TOKENS, keys=KEYS):
+    rows = len(tokens)
+    forced, lengths = np.broadcast_to(forced, (rows, T)), np.broadcast_to(lengths, rows)
     exits = Exits(jnp.float32(threshold), jnp.int32(most))
-    scored = program(
-        PARAMS, TOKENS[rows], lengths[rows].astype(np.int32), KEYS[rows], exits,
-        forced[rows].astype(np.int32),
-    )  # fmt: skip
-    return jax.device_get(scored)
+    arguments = (lengths.astype(np.int32), keys, exits, forced.astype(np.int32))
+    return jax.device_get(SCORER(PARAMS, tokens, *arguments))
 
 
 @pytest.fixture(scope="module")
@@ -55,26 +58,42 @@ def whole():
 
 @pytest.fixture(scope="module")
 def carried():
-    """Exits after given loops, in a batch that nobody leaves: the plain account."""
+    """Nats after given loops, in a batch that nobody leaves, and the signals that remember."""
 
-    def plain(params, forced):
-        state, _ = run_with_exits(
-            MODEL, params, TOKENS[:, :-1], POLICIES["oracle_kl"], None, jnp.float32(0), forced,
-            recurrences=R, chunk=CHUNK,
-        )  # fmt: skip
-        h_BTD = FrozenModel(MODEL, params).coda(state)
-        return distributions(MODEL, params, h_BTD[None], TOKENS[:, 1:], CHUNK)["nats"][0]
+    def plain(params, forced_BT):
+        frozen, inputs_BT = FrozenModel(MODEL, params), TOKENS[:, :-1]
+        fitted = {"prior": PRIOR}
+        state = jnp.zeros((B, T, MODEL.width))
+        memory = {
+            name: SIGNALS[name].init(fitted.get(name), inputs_BT, state, MODEL.vocab_size)
+            for name in REMEMBERING
+        }
+
+        def observe(old, new, memory):
+            found = {
+                name: SIGNALS[name].step(frozen.readout, fitted.get(name), old, new, memory[name])
+                for name in REMEMBERING
+            }
+            values, memory = ({name: each[i] for name, each in found.items()} for i in (0, 1))
+            return values, memory
+
+        state, values = run_plainly(
+            MODEL, params, inputs_BT, KEYS, forced_BT, R, observe, jax.tree.map(jnp.asarray, memory)
+        )
+        h_BTD = frozen.coda(state)
+        outputs = distributions(MODEL, params, h_BTD[None], TOKENS[:, 1:], CHUNK)
+        return outputs["nats"][0], values
 
     program = jax.jit(plain)
-    return lambda forced: np.asarray(program(PARAMS, jnp.asarray(forced, jnp.int32)))
+    return lambda forced: jax.device_get(program(PARAMS, jnp.asarray(forced, jnp.int32)))
 
 
-@pytest.mark.parametrize("depth", [1, R])
-def test_where_nobody_exits_it_is_full_depth_bit_for_bit(depth, whole):
-    found, expected = score(most=depth), whole(depth)
-    assert (found.loops == depth).all()
-    np.testing.assert_array_equal(found.nats, expected["nats"][0])
-    np.testing.assert_array_equal(found.argmax, expected["argmax"][0])
+def test_where_nobody_exits_it_is_full_depth_bit_for_bit(whole):
+    for depth in (1, R):
+        found, expected = score(most=depth), whole(depth)
+        assert (found.loops == depth).all()
+        np.testing.assert_array_equal(found.nats, expected["nats"][0])
+        np.testing.assert_array_equal(found.argmax, expected["argmax"][0])
 
 
 def draws(kind):
@@ -100,7 +119,7 @@ def test_given_exits_are_those_of_a_batch_that_nobody_leaves(kind, carried):
     forced = draws(kind)
     found = score(forced)
     np.testing.assert_array_equal(found.loops, forced)
-    np.testing.assert_allclose(found.nats, carried(forced), atol=1e-5)
+    np.testing.assert_allclose(found.nats, carried(forced)[0], atol=1e-5)
 
 
 def test_what_lies_beyond_a_text_changes_nothing(carried):
@@ -108,24 +127,36 @@ def test_what_lies_beyond_a_text_changes_nothing(carried):
     is_text = np.arange(T) < lengths[:, None]
     found = score(forced, lengths=lengths)
     np.testing.assert_array_equal(found.loops, np.where(is_text, forced, 0))
-    np.testing.assert_allclose(found.nats[is_text], carried(forced)[is_text], atol=1e-5)
+    np.testing.assert_allclose(found.nats[is_text], carried(forced)[0][is_text], atol=1e-5)
 
 
 def test_rows_do_not_see_each_other():
     together = score(threshold=0.6)
     assert len(np.unique(together.loops)) > 2
     for row in range(B):
-        alone = score(threshold=0.6, rows=slice(row, row + 1))
-        np.testing.assert_array_equal(alone.loops, together.loops[row : row + 1])
-        np.testing.assert_allclose(alone.nats, together.nats[row : row + 1], atol=1e-5)
+        others = TOKENS[::-1] + 1
+        tokens = np.where(np.arange(B)[:, None] == row, TOKENS, others % MODEL.vocab_size)
+        alone = score(threshold=0.6, lengths=np.where(np.arange(B) == row, T, 0), tokens=tokens)
+        np.testing.assert_array_equal(alone.loops[row], together.loops[row])
+        np.testing.assert_allclose(alone.nats[row], together.nats[row], atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_batch_of_one_row_is_that_row():
+    together = score(threshold=0.6)
+    for row in range(B):
+        at = slice(row, row + 1)
+        alone = score(threshold=0.6, tokens=TOKENS[at], keys=KEYS[at])
+        np.testing.assert_array_equal(alone.loops, together.loops[at])
+        np.testing.assert_allclose(alone.nats, together.nats[at], atol=1e-5)
 
 
 def test_one_program_serves_all_thresholds_depths_and_exits():
-    program = scorer(MODEL, LOOKS, CHUNK)
+    score()
+    before = SCORER._cache_size()
     for threshold, most, forced in ((0.1, R, 0), (0.5, 3, 0), (NEVER, 2, 0), (NEVER, R, 2)):
         score(forced, threshold, most)
-    sizes = {TOKENS.shape, TOKENS[:1].shape}
-    assert program._cache_size() <= len(sizes)
+    assert SCORER._cache_size() == before
 
 
 def test_thresholds_let_tokens_exit_earlier_but_not_before_they_are_looked_at():
@@ -136,20 +167,32 @@ def test_thresholds_let_tokens_exit_earlier_but_not_before_they_are_looked_at():
     assert (loops[-1] == 1).all()
 
 
-@pytest.mark.parametrize("name", ["head_kl", "prior"])
-def test_what_a_signal_remembers_travels_with_its_token(name):
-    """The packed stages against one program in which every token stays in its place."""
-    fitted = jnp.linspace(1, 6, MODEL.vocab_size) if name == "prior" else None
-    looks = Looks(name, 1, SIGNALS[name].first)
-    exits = Exits(jnp.float32({"head_kl": 0.08, "prior": 1.2}[name]), jnp.int32(R), fitted)
-    lengths = np.full(B, T, np.int32)
-    packed_stages, in_place = (
-        jax.device_get(scorer(MODEL, looks, CHUNK, stages)(PARAMS, TOKENS, lengths, KEYS, exits))
-        for stages in ((0.6, 0.2), (1e-9,))
-    )
-    assert len(np.unique(in_place.loops)) > 2
-    np.testing.assert_array_equal(packed_stages.loops, in_place.loops)
-    np.testing.assert_allclose(packed_stages.nats, in_place.nats, atol=1e-5)
+def test_what_signals_remember_travels_with_its_token(carried, monkeypatch):
+    """Through packed places, two memories in one tree: exits are those of the plain account."""
+    limits = {"head_kl": 0.08, "prior": 1.2}
+
+    def init(fitted, *arguments):
+        return {name: SIGNALS[name].init(fitted.get(name), *arguments) for name in limits}
+
+    def step(readout, fitted, old, new, memory):
+        found = {
+            name: SIGNALS[name].step(readout, fitted.get(name), old, new, memory[name])
+            for name in limits
+        }
+        value = jnp.maximum(*(found[name][0] / limit for name, limit in limits.items()))
+        return value, {name: memory for name, (_, memory) in found.items()}
+
+    both = Signal("both have settled", init, step, lambda model: 0.0, first=2, is_fitted=True)
+    monkeypatch.setitem(SIGNALS, "both", both)
+    program = scorer(MODEL, Looks("both", 1, 2), CHUNK, (0.6, 0.2))
+    exits = Exits(jnp.float32(1), jnp.int32(R), {"prior": PRIOR})
+    found = jax.device_get(program(PARAMS, TOKENS, np.full(B, T, np.int32), KEYS, exits))
+    assert len(np.unique(found.loops)) > 2
+    nats, values_RBT = carried(found.loops)
+    may_RBT = np.maximum(*(values_RBT[name] / limit for name, limit in limits.items())) <= 1
+    may_RBT[0], may_RBT[-1] = False, True
+    np.testing.assert_array_equal(found.loops, 1 + np.argmax(may_RBT, axis=0))
+    np.testing.assert_allclose(found.nats, nats, atol=1e-5)
 
 
 def test_a_share_of_settled_tokens_ends_the_loop_for_all(whole):
@@ -167,8 +210,8 @@ def test_a_share_of_settled_tokens_ends_the_loop_for_all(whole):
 
 def test_the_flops_that_are_counted_are_those_of_the_compiled_program():
     """One recurrence of a stage; norms and the like, which are not counted, are small here."""
-    model = tiny(**WHOLE | {"width": 128, "head_dim": 64, "mlp_hidden": 512, "core_layers": 1})
-    places, in_row = 48, T
+    model = tiny(**SANDWICH | {"width": 128, "head_dim": 64, "mlp_hidden": 512, "core_layers": 1})
+    places, in_row = 2 * T, T
 
     def recur(params, state_1MD, entries, own):
         at = packed.places(jnp.ones((2, T), bool), places, in_row)

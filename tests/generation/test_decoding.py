@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from looped_jax.evaluation.exits.running import keeping
 from looped_jax.generation import caches
 from looped_jax.generation.decoding import decode, prefill
-from looped_jax.model.cache import KeysValues
+from looped_jax.model.cache import empty as cache_of
 from looped_jax.model.frozen import FrozenModel
 from looped_jax.model.lm import LoopedLM
+from tests.adaptive.plain import keeping
 from tests.model.tiny import INJECTIONS, READOUT, SANDWICH, random_params, tiny, with_injection
 
 # The whole stack stands around two of the injections; the others compile faster without.
@@ -91,6 +91,21 @@ def test_cached_logits_equal_uncached_logits(family):
 
 
 @pytest.mark.parametrize("family", ["sandwich", "hyperconnect"])
+def test_rows_do_not_see_each_other(family):
+    """In the programs of the test above, which one row alone would not share."""
+    model = FAMILIES[family]
+    params, tokens, keys = random_params(model), tokens_of(model), row_keys()
+    deepest = 3 if model.lanes else 5
+    run = lambda tokens: cached_logits(model, params, tokens, LENGTHS, keys, 3, slots=deepest)
+    together = run(tokens)
+    for row in range(len(LENGTHS)):
+        is_row = np.arange(len(LENGTHS))[:, None] == row
+        others = np.where(is_row, tokens, (tokens + 1) % model.vocab_size)
+        np.testing.assert_array_equal(run(others)[row], together[row])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["sandwich", "hyperconnect"])
 def test_a_batch_equals_its_rows_alone(family):
     model = FAMILIES[family]
     params, tokens, keys = random_params(model), tokens_of(model), row_keys()
@@ -103,32 +118,37 @@ def test_a_batch_equals_its_rows_alone(family):
 
 def test_the_last_recurrence_alone():
     """What is kept is what an exited token shows to others: the two routes agree."""
-    model = tiny(**SANDWICH | {"initial_state": "zeros", "initial_state_std": 0.0})
-    params, tokens, keys = random_params(model), tokens_of(model, 1), row_keys(1)
+    model = FAMILIES["sandwich"]
+    params, tokens, keys = random_params(model), tokens_of(model), row_keys()
     length, R = 6, 3
     r = jnp.int32(R)
-    logits, cache = prefill(model, 1, TOTAL)(
-        params, tokens[:, :length], np.array([length], np.int32), keys, r
-    )
+    lengths = np.full(len(tokens), length, np.int32)
+    logits, cache = prefill(model, 1, TOTAL)(params, tokens[:, :length], lengths, keys, r)
     exact = uncached_fn(model)(params, tokens, keys, r)
     np.testing.assert_allclose(logits, exact[:, length - 1], atol=2e-5)
     logits, _ = decode(model, 1)(params, cache, tokens[:, length], keys, r)
 
-    frozen = FrozenModel(model, params)
-    seen = tokens[:, : length + 1]
-    input_BTD = frozen.prelude(frozen.embed(seen))
-    state = frozen.initial_state(input_BTD)
-    nobody = jnp.zeros(seen.shape, bool)
-    empty = jnp.zeros((1, model.core_layers, 1, model.heads, length + 1, model.head_dim))
-    shown = KeysValues(empty, empty)
-    for index in range(R):  # the prompt, all tokens together
-        state, shown = frozen.recur(state, input_BTD, index, keeping(shown, nobody))
-    earlier = nobody.at[:, :length].set(True)
-    settled, state = state, frozen.initial_state(input_BTD)
-    for index in range(R):  # the new token, against what the last recurrence showed
-        state, shown = frozen.recur(state, input_BTD, index, keeping(shown, earlier))
-    state = jnp.where(earlier[..., None], settled, state)
-    expected = frozen.readout(frozen.coda(state))[:, length]
+    @jax.jit
+    def plainly(params, seen):
+        frozen = FrozenModel(model, params)
+        input_BTD = frozen.prelude(frozen.embed(seen))
+        start = frozen.initial_state(input_BTD, keys_B=keys)
+        shown = cache_of(model, 1, len(seen), length + 1)["core"]
+
+        def run(shown, exited_BT):
+            recur = lambda i, carried: frozen.recur(
+                carried[0], input_BTD, i, keeping(carried[1], exited_BT)
+            )
+            return jax.lax.fori_loop(0, R, recur, (start, shown))
+
+        nobody = jnp.zeros(seen.shape, bool)
+        earlier = nobody.at[:, :length].set(True)
+        settled, shown = run(shown, nobody)  # the prompt, all tokens together
+        state, _ = run(shown, earlier)  # the new token, against what the last recurrence showed
+        state = jnp.where(earlier[..., None], settled, state)
+        return frozen.readout(frozen.coda(state))[:, length]
+
+    expected = plainly(params, tokens[:, : length + 1])
     np.testing.assert_allclose(logits, expected, atol=2e-5)
     assert np.abs(np.asarray(expected - exact[:, length])).max() > 1e-2
 
