@@ -43,12 +43,13 @@ def norm_growth(groups: Sequence[Group], width: float = PAGE) -> Figure:
             y_ticks=_plain_numbers,
         )
 
+    def tail(run: Measured) -> np.ndarray:
+        median = _values("norm.median")(run)
+        return _values("norm.p99")(run) / np.where(median > 0, median, np.nan)
+
     parts = [
         panel(_values("norm.mean"), "mean ‖hᵢ‖ over tokens"),
-        panel(
-            lambda run: _values("norm.p99")(run) / _values("norm.median")(run),
-            "99th percentile / median of ‖hᵢ‖",
-        ),
+        panel(tail, "99th percentile / median of ‖hᵢ‖"),
     ]
     return chart(parts, width, columns=2, height=3.1)
 

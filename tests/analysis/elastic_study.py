@@ -170,6 +170,7 @@ def exits_part(mean: int, *, sampled: bool = True) -> dict:
             "prelude": 1e5, "recurrence": 2e5, "readout": 1.4e5,
             "tests": {"uniform": 0.0, "kl": 1.5e5, "change": 320.0, "oracle_kl": 0.0},
         },
+        "rules": None,
         "probe": {"examples": 100, "share_changing": 0.1, "scored_area_under_roc": 0.8},
         "points": points,
         "at_equal_quality": [

@@ -130,7 +130,7 @@ EXITS_AT_EQUAL_QUALITY = {
 }
 
 #: The table has a row for each point and window; costs are FLOPs of the model's parts (one loop),
-#: and of one test by policy.
+#: and of one test by policy; rules is the file of calibrated exit rules, where some were.
 EXITS = {
     "training": TRAINING,
     "recurrences": int,
@@ -142,6 +142,7 @@ EXITS = {
     "policies": {...: str},
     "carries": [str],
     "costs": {"prelude": float, "recurrence": float, "readout": float, "tests": {...: float}},
+    "rules": str | None,
     "probe": {"examples": int, "share_changing": float, "scored_area_under_roc": float | None},
     "points": Sized([EXIT_POINT], "points"),
     "at_equal_quality": [EXITS_AT_EQUAL_QUALITY],
