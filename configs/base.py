@@ -34,7 +34,8 @@ def get_config() -> ConfigDict:
     c.data.sequence_length = 128  # T, tokens predicted per sequence
     c.data.batch_size = 16  # sequences per optimiser step, over all devices
     c.data.microbatches = 1  # parts of the batch computed one after another, to save memory
-    # At every start read all of the folder and compare its digests; False: only sizes and manifest.
+    # Read all of the folder once for a run, processes sharing the files, and compare its digests;
+    # False: only sizes and manifest.
     c.data.verify = True
 
     c.budget = ConfigDict()  # exactly one of the three; 0 = not this one

@@ -221,6 +221,11 @@ def same_everywhere(what: str, value: str) -> None:
         )
 
 
+def is_same_everywhere(value: str) -> bool:
+    """Whether all processes have this value."""
+    return jax.process_count() == 1 or len(set(_gather(value.encode()))) == 1
+
+
 def largest(number: int) -> jax.Array | int:
     """The largest of the numbers that the processes give, not waited for until it is read."""
     if jax.process_count() == 1:

@@ -11,7 +11,7 @@ validation-targets-00000.npy …
 """
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -193,7 +193,7 @@ class TokenData:
     @property
     def size(self) -> int:
         """Bytes of all files that `verify` reads."""
-        return sum(path.stat().st_size for path in self.digests if path.exists())
+        return size_of(self.digests)
 
     def verify(self) -> None:
         """Reads everything that is opened and compares digests; raises as `verified` does."""
@@ -209,13 +209,13 @@ class TokenData:
             _verify(self.folder / shard["file"], shard["sha256"])
             start += shard["length"]
 
-    def verified(self) -> Iterator[int]:
-        """Reads everything that is opened, file by file, and yields the bytes of each good one.
+    def verified(self, paths: Iterable[Path] | None = None) -> Iterator[int]:
+        """Reads files of what is opened, all unless named, and yields the bytes of each good one.
 
         Raises UserError naming a file that is missing or changed.
         """
-        for path, digest in self.digests.items():
-            _verify(path, digest)
+        for path in self.digests if paths is None else paths:
+            _verify(path, self.digests[path])
             yield path.stat().st_size
 
 
@@ -261,6 +261,11 @@ class ShardWriter:
             np.save(file, numbers)
         entry = {"file": path.name, "length": len(numbers), "sha256": sha256_of_file(path)}
         self.shards.append(entry)
+
+
+def size_of(paths: Iterable[Path]) -> int:
+    """Bytes of the files that are there."""
+    return sum(path.stat().st_size for path in paths if path.exists())
 
 
 def write_manifest(folder: Path, content: dict[str, Any]) -> None:

@@ -43,7 +43,7 @@ from looped_jax.training.start.data import (
     epochs,
     keep_with_run,
     open_data,
-    verify_data,
+    verify_once,
 )
 from looped_jax.training.start.parameters import begin_with
 from looped_jax.training.step import train_step
@@ -162,8 +162,7 @@ def _train(
 ) -> dict[str, Any]:
     data = processes.everywhere(lambda: open_data(run))
     if run.data.verify:
-        processes.everywhere(lambda: verify_data(data, display, stop))
-        stop.check(None)
+        verify_once(data, folder, display, stop)
     processes.same_everywhere("the digest of the data", data.digest)
     if epochs(run, data) > 1:
         display.say(describe_epochs(run, data))

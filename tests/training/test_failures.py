@@ -18,6 +18,7 @@ from rich.console import Console
 
 from looped_jax.data import shards
 from looped_jax.data.prepare import prepare
+from looped_jax.data.shards import TokenData
 from looped_jax.errors import UserError
 from looped_jax.interruption import Interrupted, StopRequest
 from looped_jax.progress import Display
@@ -227,6 +228,31 @@ def test_long_verification_shows_progress(data, tmp_path, monkeypatch):
     start_data.verify_data(data, Display(console), StopRequest())
     size = f"{data.size:,}"
     assert f"verifying {data.folder}: {size}/{size} bytes (100 %)" in console.file.getvalue()
+
+
+def test_what_was_verified_is_remembered(data, tmp_path, monkeypatch):
+    """By size, time of change and inode: a file that is replaced is read again."""
+    copy = TokenData.open(shutil.copytree(data.folder, tmp_path / "copy"))
+    read = []
+    verify_data = start_data.verify_data
+    monkeypatch.setattr(
+        start_data, "verify_data",
+        lambda data, display, stop, paths: (
+            read.append({p.name for p in paths}) or verify_data(data, display, stop, paths)
+        ),
+    )  # fmt: skip
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    verify = lambda: start_data.verify_once(
+        copy, folder, Display(Console(quiet=True)), StopRequest()
+    )
+    verify()
+    verify()
+    assert read == [{path.name for path in copy.digests}, set()]
+    faults.flip_bit(copy.folder / "train-00000.npy")
+    with pytest.raises(UserError, match=r"train-00000\.npy is not the file that was prepared"):
+        verify()
+    assert read[-1] == {"train-00000.npy"}
 
 
 def test_a_signal_during_verification_ends_it_there(data, tmp_path, monkeypatch):
