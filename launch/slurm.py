@@ -104,7 +104,7 @@ class SlurmBackend:
         """
         submissions = {each.name: each for each in read_submissions(self._out)}
         found = {}
-        for job_id, name, index, state, reason in _squeue(submissions):
+        for job_id, name, index, state, reason in squeue(submissions):
             submission = submissions[name]
             number = int(index) if index.isdigit() else 0
             for folder in submission.groups[number]:
@@ -290,7 +290,7 @@ def _order(run: PlannedRun) -> Order:
     return {"folder": str(run.folder.path.resolve()), "config": run.config}
 
 
-def _squeue(names: Sequence[str] | dict[str, Any]) -> list[list[str]]:
+def squeue(names: Sequence[str] | dict[str, Any]) -> list[list[str]]:
     """The jobs with these names that are in the queue, one element of an array each."""
     if not names:
         return []

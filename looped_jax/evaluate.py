@@ -5,11 +5,16 @@
     python -m looped_jax.evaluate --workdir=runs/one --data=data/other --step=4000
     python -m looped_jax.evaluate --workdir=runs/one --suites=loss --exit=change:0.02
     python -m looped_jax.evaluate --workdir=runs/one --inspect
+    python -m looped_jax.evaluate --workdir=runs/study --suites=depth --backend=local --workers=2
+    python -m looped_jax.evaluate --workdir=runs/study --suites=depth --backend=slurm --slurm_gpus=1
 
 A folder that holds run folders stands for all finished runs in it: one that cannot be measured
 costs a line and exit status 1, and what was measured before with the same settings is skipped.
 Results on other data or after another step get a summary of their own, in RUN/evaluations or where
 --out says; --out also serves for run folders that cannot be written.
+
+With --backend every run of a study is a process of its own: --workers of them at a time on this
+machine, or a job each on a Slurm cluster. Typed again, what is missing is measured.
 """
 
 import contextlib
@@ -22,6 +27,7 @@ from typing import Any, TypeVar
 from absl import flags
 from rich.console import Console
 
+from launch import evaluations, resources
 from looped_jax import cli, parallel, peers, processes
 from looped_jax.adaptive.signals import SIGNALS
 from looped_jax.cpu_devices import use_cores
@@ -35,7 +41,7 @@ from looped_jax.files import replacing, subfolder, write_json
 from looped_jax.progress import Display
 from looped_jax.reading import opening
 from looped_jax.reading.opening import Choice
-from looped_jax.reading.results import Results, Subject
+from looped_jax.reading.results import MEASURED, Results, Subject
 from looped_jax.run_folder import RunFolder
 
 T = TypeVar("T")
@@ -185,6 +191,15 @@ def define_flags() -> None:
         "workdir", None, "The folder of a run, or one that holds finished runs.", required=True
     )
     opening.define_flags()
+    flags.DEFINE_enum(
+        "backend", None, ["local", "slurm"],
+        "Measure every run in a process of its own; default: all in this one, one after another.",
+    )  # fmt: skip
+    flags.DEFINE_integer(
+        "workers", None,
+        "local: runs at a time. Default: one for each core, or for each accelerator.",
+    )  # fmt: skip
+    resources.define_flags()
     flags.DEFINE_string(
         "out", None,
         "Folder for results, of several runs one inside it for each; default: the run folder, or "
@@ -260,11 +275,61 @@ def main(_: list[str]) -> int:
     suites = values.suites if values["suites"].present or not values.inspect else []
     if values.processes < 1:
         raise UserError(f"--processes={values.processes}; allowed: 1 or more")
+    _refuse_options_of_another_backend()
+    if values.backend is not None:
+        return _measure_as_jobs(suites, settings)
     if values.processes == 1:
         use_cores()
     processes.connect(values.processes, CONNECT_SECONDS)
     with peers.watch(), peers.telling(agreed=(UserError,)):
         return _measure_all(suites, settings)
+
+
+def _refuse_options_of_another_backend() -> None:
+    given = flags.FLAGS
+    of_backend = {"local": ("workers",), "slurm": resources.OPTIONS}
+    for backend, names in of_backend.items():
+        for name in names:
+            if given[name].present and given.backend != backend:
+                raise UserError(f"--{name}; allowed with --backend={backend}")
+    if given.backend == "local" and given.processes > 1:
+        raise UserError(f"--processes={given.processes}; allowed without --backend=local")
+
+
+def _measure_as_jobs(suites: list[str], settings: Settings) -> int:
+    """Measures what is missing of a study's runs, each in a process of its own."""
+    given, root = flags.FLAGS, Path(flags.FLAGS.workdir)
+    say = lambda text: print(text, flush=True)
+    left = []
+    folders = opening.run_folders(root)
+    for folder in folders:
+        out = None if given.out is None else Path(given.out) / folder.relative_to(root)
+        if given.again or given.inspect or not _is_measured(out or folder, suites, settings):
+            left.append(evaluations.Evaluation(folder, _arguments(folder, out)))
+    if len(left) < len(folders):
+        say(f"{len(folders) - len(left)} of {len(folders)} runs were measured before")
+    if given.backend == "local":
+        return evaluations.run_here(left, given.workers, say)
+    return evaluations.submit(left, root, resources.resources_from_flags(), given.processes, say)
+
+
+def _is_measured(folder: Path, suites: list[str], settings: Settings) -> bool:
+    """Whether a summary has all suites with these settings, as far as it tells by itself."""
+    given = flags.FLAGS
+    if given.data is not None or given.step is not None or not RunFolder(folder).is_finished():
+        return False
+    measured = RunFolder(folder).read_summary().get(MEASURED, {})
+    return all(measured.get(suite, {}).get("settings") == settings.to_json() for suite in suites)
+
+
+def _arguments(folder: Path, out: Path | None) -> list[str]:
+    """The flags of this call, for one of its runs."""
+    given = flags.FLAGS
+    of_jobs = {"workdir", "out", "backend", "workers", *resources.OPTIONS}
+    kept = [
+        given[name].serialize() for name in given if given[name].present and name not in of_jobs
+    ]
+    return [f"--workdir={folder}", *([f"--out={out}"] if out else []), *kept]
 
 
 def _measure_all(suites: list[str], settings: Settings) -> int:

@@ -89,10 +89,10 @@ def test_what_was_measured_is_said(study, monkeypatch, capsys):
     """And not how it was measured."""
 
     class Given(types.SimpleNamespace):
-        __getitem__ = lambda self, name: types.SimpleNamespace(present=True)
+        __getitem__ = lambda self, name: types.SimpleNamespace(present=name == "suites")
 
     given = Given(
-        workdir=str(study), out=None, inspect=False, again=False, processes=1,
+        workdir=str(study), out=None, inspect=False, again=False, processes=1, backend=None,
         suites=["loss", "depth"],
     )  # fmt: skip
     monkeypatch.setattr(command, "flags", types.SimpleNamespace(FLAGS=given))
@@ -322,3 +322,31 @@ def test_the_command_line(study):
     assert "Traceback" not in done.stderr
     assert (study / "one" / "summary.json").read_bytes() == before
     assert json.loads(before)["run"] == "fixed_mean2"
+
+
+@pytest.mark.slow
+def test_runs_of_a_study_in_processes_of_their_own(study, tmp_path):
+    """Measured once; typed again nothing is left."""
+    shutil.copytree(study, tmp_path / "runs", dirs_exist_ok=True)
+    call = [sys.executable, "-m", "looped_jax.evaluate", f"--workdir={tmp_path / 'runs'}",
+            "--suites=loss", "--resamples=7", "--backend=local", "--workers=1"]  # fmt: skip
+    first, again = (subprocess.run(call, capture_output=True, text=True) for _ in range(2))
+    assert (first.returncode, first.stdout) == (0, "one: measured; 0 left\n"), first.stderr
+    assert (again.returncode, again.stdout) == (0, "1 of 1 runs were measured before\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--workers=2"], "--workers; allowed with --backend=local"),
+        (["--backend=local", "--slurm_gpus=1"], "--slurm_gpus; allowed with --backend=slurm"),
+        (["--backend=local", "--processes=2"], "--processes=2; allowed without --backend=local"),
+    ],
+)
+def test_options_of_another_backend(flags, message):
+    done = subprocess.run(
+        [sys.executable, "-m", "looped_jax.evaluate", "--workdir=nowhere", *flags],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (2, f"error: {message}\n")

@@ -63,7 +63,8 @@ MAY_IMPORT = {
     ),
     # The config of an imported run is the base config around its model.
     "looped_jax/interchange": ("looped_jax", "configs.base"),
-    "looped_jax": ("looped_jax",),  # the entry points
+    "looped_jax/evaluate.py": ("looped_jax", "launch"),
+    "looped_jax": ("looped_jax",),  # the other entry points
     "analysis": (),
     "configs": ("looped_jax.model", "looped_jax.training.transfer"),
     "launch": ("looped_jax", "analysis"),
