@@ -11,9 +11,10 @@ from analysis.errors import AnalysisError
 from analysis.measurements import MEASUREMENTS
 from analysis.scaling.commands import allocate, compare, fit, isoflop, predict, reproduce
 from analysis.training import command as runs
+from analysis.training import rates
 
 COMMANDS = (
-    *(module.COMMAND for module in (fit, isoflop, allocate, predict, compare, runs)),
+    *(module.COMMAND for module in (fit, isoflop, allocate, predict, compare, runs, rates)),
     *(measurement.command for measurement in MEASUREMENTS),
     report.COMMAND,
     reproduce.COMMAND,
