@@ -226,6 +226,13 @@ def is_same_everywhere(value: str) -> bool:
     return jax.process_count() == 1 or len(set(_gather(value.encode()))) == 1
 
 
+def first_word(word: str) -> str:
+    """What the first process says that says anything; "" if none does."""
+    if jax.process_count() == 1:
+        return word
+    return next((said.decode() for said in _gather(word.encode()) if said), "")
+
+
 def largest(number: int) -> jax.Array | int:
     """The largest of the numbers that the processes give, not waited for until it is read."""
     if jax.process_count() == 1:

@@ -8,7 +8,8 @@
 
 A checkpoint is written under the name `STEP.unfinished-N`, gets the digests of its files, and is
 renamed last. So a killed save never looks like a checkpoint, and a folder with a number for a name
-that does not match its digests was damaged afterwards.
+that does not match its digests was damaged afterwards. Every process reads its part of the files,
+for the digests and to compare them.
 
 The folder has to be on a POSIX file system that all processes see. Only process 0 changes names.
 """
@@ -18,6 +19,7 @@ import logging
 import os
 import re
 import shutil
+import time
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,6 +31,10 @@ from looped_jax.files import read_json, sha256_of_file, write_json
 DIGESTS = "digests.json"
 _NAME = re.compile(r"(\d+)(?:\.(unfinished|broken|removed).*)?")
 _HASHING_THREADS = 4
+# What the processes but the first found of their parts of a save.
+_OF_PARTS = "digests-of-part-"
+_PART = _OF_PARTS + "{}.json"
+_POLL_SECONDS = 0.05
 
 _log = logging.getLogger(__name__)
 
@@ -48,26 +54,57 @@ def broken_steps(folder: Path) -> list[int]:
     return sorted(step for step, kind, _ in _entries(folder) if kind == "broken")
 
 
-def complete(path: Path, step: int) -> None:
+def complete(path: Path, step: int, parts: int = 1) -> None:
     """Flushes the unfinished checkpoint at `path` to disk, adds its digests and renames it.
+
+    Of several processes the others call `describe_part`, for which this waits.
 
     Raises:
       OSError: the disk is full or cannot be read; no checkpoint of `step` then exists.
     """
-    names = sorted(file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file())
-    with ThreadPoolExecutor(_HASHING_THREADS) as pool:
-        described = list(pool.map(lambda name: _flush_and_describe(path / name), names))
-    write_json(path / DIGESTS, {"step": step, "files": dict(zip(names, described, strict=True))})
+    described = _described(path, 0, parts)
+    for part in range(1, parts):
+        of_part = path / _PART.format(part)
+        while not of_part.exists():  # a process that fails ends this one, too
+            time.sleep(_POLL_SECONDS)
+        described |= read_json(of_part)
+        of_part.unlink()
+    write_json(path / DIGESTS, {"step": step, "files": dict(sorted(described.items()))})
     path.rename(path.with_name(str(step)))
 
 
-def damage(folder: Path, step: int, items: Collection[str] | None = None) -> str | None:
+def describe_part(path: Path, part: int, parts: int) -> None:
+    """Flushes and reads part 1, 2, … of the files of an unfinished checkpoint, for `complete`.
+
+    Raises:
+      OSError: the disk is full or cannot be read.
+    """
+    write_json(path / _PART.format(part), _described(path, part, parts))
+
+
+def _described(path: Path, part: int, parts: int) -> dict[str, dict[str, Any]]:
+    files = (file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file())
+    names = sorted(name for name in files if not name.startswith(_OF_PARTS))[part::parts]
+    with ThreadPoolExecutor(_HASHING_THREADS) as pool:
+        described = list(pool.map(lambda name: _flush_and_describe(path / name), names))
+    return dict(zip(names, described, strict=True))
+
+
+def damage(
+    folder: Path,
+    step: int,
+    items: Collection[str] | None = None,
+    *,
+    part: int = 0,
+    parts: int = 1,
+) -> str | None:
     """Why the checkpoint of `step` cannot be trusted, or None if it is as it was written.
 
     Args:
       folder: the folder of checkpoints.
       step: which one.
       items: names of the orbax items whose files are checked (they are read in full); None for all.
+      part: only this one of so many parts of these files.
     """
     path = folder / str(step)
     if not any(path.iterdir()):
@@ -83,7 +120,7 @@ def damage(folder: Path, step: int, items: Collection[str] | None = None) -> str
             name
             for name in files
             if items is None or "/" not in name or name.partition("/")[0] in items
-        ]
+        ][part::parts]
         with ThreadPoolExecutor(_HASHING_THREADS) as pool:
             reasons = pool.map(lambda name: _file_damage(path / name, name, files[name]), checked)
             return next((reason for reason in reasons if reason), None)

@@ -175,7 +175,7 @@ class Checkpoints:
         if resume not in get_args(Resume):
             raise UserError(f"resume={resume!r}: allowed are {', '.join(get_args(Resume))}")
         self.wait()
-        step = processes.on_process_0(lambda: self._choose(resume))
+        step = self._choose(resume)
         return None if step is None else _load(self.folder, step, abstract_state)
 
     def close(self) -> None:
@@ -204,9 +204,12 @@ class Checkpoints:
     def _finish(self, step: int, path: Path) -> None:
         """In the background: waits for orbax on all processes, then makes the step complete."""
         self._orbax.wait_until_finished()
-        if jax.process_index() == 0:
-            files.complete(path, step)
-            files.remove_old(self.folder, self._keep, self._milestones)
+        part, parts = jax.process_index(), jax.process_count()
+        if part > 0:
+            files.describe_part(path, part, parts)
+            return
+        files.complete(path, step, parts)
+        files.remove_old(self.folder, self._keep, self._milestones)
 
     def _failed(self, step: int, error: Exception) -> SaveFailed:
         if jax.process_index() == 0:
@@ -220,19 +223,29 @@ class Checkpoints:
         return SaveFailed(f"cannot save the checkpoint of step {step} ({kept}): {reason}")
 
     def _choose(self, resume: Resume) -> int | None:
-        steps = files.complete_steps(self.folder)
-        broken = files.broken_steps(self.folder)
-        if resume == "no" and (steps or broken):
-            newest = max(steps or broken)
-            raise UserError(
-                f"{self.folder} holds checkpoints (newest: step {newest}) and resume is 'no': "
-                "resume, or choose another folder"
-            )
-        files.discard_unfinished(self.folder)
+        """The step to restore; all processes look at their part of the files."""
+
+        def begin() -> list[int]:
+            steps = files.complete_steps(self.folder)
+            broken = files.broken_steps(self.folder)
+            if resume == "no" and (steps or broken):
+                newest = max(steps or broken)
+                raise UserError(
+                    f"{self.folder} holds checkpoints (newest: step {newest}) and resume is 'no': "
+                    "resume, or choose another folder"
+                )
+            files.discard_unfinished(self.folder)
+            return broken
+
+        broken = processes.on_process_0(begin)
         step, damaged = _newest_good(self.folder, None)
-        if step is not None:
+
+        def set_aside() -> None:
             for broken_step in damaged:
                 files.set_aside(self.folder, broken_step)
+
+        if step is not None:
+            processes.on_process_0(set_aside)
         elif damaged or broken:
             raise _all_damaged(self.folder, damaged | dict.fromkeys(broken, "set aside earlier"))
         elif resume == "must":
@@ -259,45 +272,56 @@ def restore_params(folder: Path, abstract_params: Any, step: int | None = None) 
     folder = Path(folder).absolute()
     items = ("params", "arrays", "extra")
 
-    def choose() -> int:
-        steps = files.complete_steps(folder)
-        if step is not None and step not in steps:
-            have = ", ".join(map(str, steps)) or "none"
-            raise UserError(f"{folder} holds no checkpoint of step {step}: there are {have}")
-        if step is not None:
-            reason = files.damage(folder, step, items)
-            if reason:
-                others = ", ".join(str(each) for each in steps if each != step) or "none"
-                raise UserError(
-                    f"checkpoint {folder / str(step)} is damaged: {reason}; other steps there: "
-                    f"{others}"
-                )
-            return step
+    if step is None:
         chosen, damaged = _newest_good(folder, items)
         if chosen is None and damaged:
             raise _all_damaged(folder, damaged)
         if chosen is None:
             raise UserError(f"{folder} holds no checkpoint")
-        return chosen
-
-    chosen = processes.on_process_0(choose)
+    else:
+        chosen = step
+        _refuse_damaged(folder, step, items)
     restored = _load(folder, chosen, {"params": abstract_params})
     return Restored(restored.step, restored.state["params"], restored.extra)
+
+
+def _refuse_damaged(folder: Path, step: int, items: tuple[str, ...]) -> None:
+    """Raises UserError if there is no checkpoint of a step, or it is damaged."""
+    steps = processes.on_process_0(lambda: files.complete_steps(folder))
+    if step not in steps:
+        have = ", ".join(map(str, steps)) or "none"
+        raise UserError(f"{folder} holds no checkpoint of step {step}: there are {have}")
+    if reason := _damage(folder, step, items):
+        others = ", ".join(str(each) for each in steps if each != step) or "none"
+        raise UserError(
+            f"checkpoint {folder / str(step)} is damaged: {reason}; other steps there: {others}"
+        )
+
+
+def _damage(folder: Path, step: int, items: tuple[str, ...] | None) -> str:
+    """As `checkpoint_files.damage`; every process reads its part, and all hear of any damage."""
+    part, parts = jax.process_index(), jax.process_count()
+    return processes.first_word(files.damage(folder, step, items, part=part, parts=parts) or "")
 
 
 def _newest_good(folder: Path, items: tuple[str, ...] | None) -> tuple[int | None, dict[int, str]]:
     """The newest undamaged step, if any, and the damage of all newer ones. Warns of each."""
     damaged: dict[int, str] = {}
+
+    def left() -> list[int]:
+        return [step for step in files.complete_steps(folder) if step not in damaged]
+
     # Listed anew each time: a run at work may complete and remove checkpoints meanwhile.
-    while steps := [step for step in files.complete_steps(folder) if step not in damaged]:
-        reason = files.damage(folder, steps[-1], items)
-        if reason is None:
+    while steps := processes.on_process_0(left):
+        reason = _damage(folder, steps[-1], items)
+        if not reason:
             return steps[-1], damaged
-        _log.warning(
-            "checkpoint %s is damaged: %s; falling back to the one before",
-            folder / str(steps[-1]),
-            reason,
-        )
+        if processes.is_first():
+            _log.warning(
+                "checkpoint %s is damaged: %s; falling back to the one before",
+                folder / str(steps[-1]),
+                reason,
+            )
         damaged[steps[-1]] = reason
     return None, damaged
 
