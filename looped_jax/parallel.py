@@ -138,6 +138,27 @@ def parameter_shardings(boxed_params: Any, mesh: Mesh) -> Any:
     return jax.tree_util.tree_map_with_path(sharding, boxed_params, is_leaf=is_boxed)
 
 
+def check_sizes(mesh: Mesh, sizes: Mapping[str, tuple[str, int]]) -> None:
+    """Raises UserError if the mesh does not divide a size, and names what would.
+
+    A compiler lets each device compute the whole instead, and says nothing.
+
+    Args:
+      sizes: what a config calls it -> (logical axis, size).
+    """
+    for name, (logical, size) in sizes.items():
+        axis = LOGICAL_AXES[logical]
+        assert isinstance(axis, str), logical
+        ways = mesh.shape[axis]
+        if size % ways:
+            dividing = [str(n) for n in range(1, min(size, mesh.size) + 1) if size % n == 0]
+            near = [str(n * ways) for n in (size // ways, size // ways + 1) if n]
+            raise UserError(
+                f"{name} = {size} does not divide over mesh axis {axis}:{ways}; "
+                f"{axis} may be {' or '.join(dividing)}, or {name} {' or '.join(near)}"
+            )
+
+
 def replicated(mesh: Mesh) -> NamedSharding:
     """On every device, whole."""
     return NamedSharding(mesh, PartitionSpec())

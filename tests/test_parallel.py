@@ -10,7 +10,14 @@ from looped_jax.config import resolve
 from looped_jax.errors import UserError
 from looped_jax.model.boxes import unboxed
 from looped_jax.model.lm import LoopedLM
-from looped_jax.training.state import init_params, init_state, make_optimizer, state_shardings
+from looped_jax.training.state import (
+    abstract_params,
+    abstract_state,
+    init_params,
+    init_state,
+    make_optimizer,
+    state_shardings,
+)
 from tests.tiny_runs import tiny_config
 
 BOX = nn.LogicallyPartitioned
@@ -162,3 +169,22 @@ def test_each_process_feeds_the_rows_that_it_holds(monkeypatch, here, expected):
         jax.sharding.NamedSharding, "addressable_devices_indices_map", lambda *_: held
     )
     assert parallel.local_rows(on, 8).tolist() == expected
+
+
+def test_what_a_mesh_would_split_has_to_divide(data):
+    sizes = {"model.heads": ("heads", 3), "model.width": ("embed", 4)}
+    message = (
+        r"^model.heads = 3 does not divide over mesh axis tensor:2; tensor may be 1 or 3, or "
+        r"model.heads 2 or 4$"
+    )
+    with pytest.raises(UserError, match=message):
+        parallel.check_sizes(mesh(), sizes)
+    parallel.check_sizes(mesh("data:8,fsdp:1,tensor:1"), sizes)
+
+    config = tiny_config(data.folder)
+    config.model.width, config.model.head_dim = 24, 8
+    run = resolve(config)
+    with pytest.raises(UserError, match=message):
+        abstract_state(run.model, make_optimizer(run.optimizer.rule), mesh())
+    with pytest.raises(UserError, match=r"model.heads = 3 does not"):
+        abstract_params(run.model, mesh())

@@ -68,9 +68,8 @@ def state_shardings(
     model: ModelConfig, optimizer: optax.GradientTransformationExtraArgs, mesh: Mesh
 ) -> TrainState:
     """A TrainState of shardings: moments lie where their parameters lie."""
-    boxed = jax.eval_shape(lambda: init_params(model, 0))
+    boxed, of_params = _boxed_params(model, mesh)
     params = unboxed(boxed)
-    of_params = parallel.parameter_shardings(boxed, mesh)
     of_optimizer = optimizers.match_parameters(
         jax.eval_shape(optimizer.init, params), params, of_params, parallel.replicated(mesh)
     )
@@ -106,9 +105,27 @@ def abstract_state(
 
 def abstract_params(model: ModelConfig, mesh: Mesh) -> Any:
     """Shapes, dtypes and shardings of the parameters alone, for evaluation."""
-    boxed = jax.eval_shape(lambda: init_params(model, 0))
-    shardings = parallel.parameter_shardings(boxed, mesh)
+    boxed, shardings = _boxed_params(model, mesh)
     return jax.tree.map(_placed, unboxed(boxed), shardings)
+
+
+def _boxed_params(model: ModelConfig, mesh: Mesh) -> tuple[Any, Any]:
+    """Abstract parameters with their logical axes, and their shardings.
+
+    Raises:
+      UserError: the mesh does not divide what it would split.
+    """
+    parallel.check_sizes(
+        mesh,
+        {
+            "model.heads": ("heads", model.heads),
+            "model.mlp_hidden": ("mlp", model.mlp_hidden),
+            "model.width": ("embed", model.width),
+            "model.vocab_size, filled up to model.vocab_multiple,": ("vocab", model.vocab_rows),
+        },
+    )
+    boxed = jax.eval_shape(lambda: init_params(model, 0))
+    return boxed, parallel.parameter_shardings(boxed, mesh)
 
 
 def _placed(x: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:

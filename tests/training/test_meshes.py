@@ -14,6 +14,7 @@ def losses(data, folder, mesh, **data_changes):
     """Training losses of all steps, then the validation loss."""
     config = tiny_config(data.folder)
     config.mesh = mesh
+    config.model.head_dim = 4  # of which four heads divide over four devices
     config.evaluation.batch_size = 6  # divides over one device, is filled up on four
     config.data.update(data_changes)
     summary = train(config, folder, "no", Display(Console(quiet=True)))
