@@ -16,7 +16,7 @@ FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("
 BASE = (
     "looped_jax.config", "looped_jax.errors", "looped_jax.files", "looped_jax.parallel",
     "looped_jax.lock", "looped_jax.processes", "looped_jax.cpu_devices", "looped_jax.peers",
-    "looped_jax.version",
+    "looped_jax.topology", "looped_jax.version",
 )  # fmt: skip
 OF_RUNS = ("looped_jax.run_folder", "looped_jax.progress", "looped_jax.interruption")
 
@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "looped_jax/files.py": ("looped_jax.errors",),
     "looped_jax/cli.py": ("looped_jax.errors", "looped_jax.files"),
     "looped_jax/parallel.py": ("looped_jax.errors", "looped_jax.model.boxes"),
+    "looped_jax/topology.py": ("looped_jax.errors", "looped_jax.parallel"),
     "looped_jax/lock.py": ("looped_jax.errors",),
     "looped_jax/cpu_devices.py": ("looped_jax.config", "looped_jax.parallel"),
     "looped_jax/version.py": (),

@@ -143,7 +143,8 @@ def lower_step(run: RunConfig, mesh: Mesh) -> jax.stages.Lowered:
         name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=parallel.rows(mesh))
         for name, shape in shapes.items()
     }
+    # Outside the block: some of it computes, which the mesh of a topology cannot.
+    state, schedule = abstract_state(run.model, optimizer, mesh), make_schedule(run)[0]
+    step: Any = train_step(run, mesh)
     with parallel.active(mesh):
-        state = abstract_state(run.model, optimizer, mesh)
-        step: Any = train_step(run, mesh)
-        return step.lower(state, batch, make_schedule(run)[0], np.uint32(run.seed))
+        return step.lower(state, batch, schedule, np.uint32(run.seed))
