@@ -206,7 +206,9 @@ def isodepth_model(
     # What the backward pass computes again: "none"; "layer", all of each layer; "products", all but
     # the matrix products with parameters, whose results are kept.
     m.remat = "none"
-    m.attention = "xla"  # or "cudnn": fused, bfloat16 on NVIDIA GPUs
+    # "xla": plain products, which write the T x T scores to memory. Fused kernels: "splash" on
+    # TPUs, "cudnn" in bfloat16 on NVIDIA GPUs. "auto": the platform's own if it can do the shape.
+    m.attention = "xla"
     m.compute_dtype = "float32"  # "bfloat16" on accelerators
     return m
 

@@ -83,6 +83,7 @@ def fineweb_86m(*, mean: int, depth: str) -> ConfigDict:
     c.model.head_init_std = c.model.init_std
     c.model.remat = "layer"
     c.model.compute_dtype = "bfloat16"
+    c.model.attention = "auto"
     c.depth = depth_section(depth, mean + 1, c.model.max_recurrences)
     c.optimizer = base.adamw(
         rate=1e-3, decay=0.1, clip_norm=1.0, warmup_steps=1000, warmdown_share=1 - 1000 / 49_209
@@ -107,6 +108,7 @@ def huginn(*, mean: int, depth: str) -> ConfigDict:
     c.model.backprop_recurrences = 8
     c.model.remat = "layer"
     c.model.compute_dtype = "bfloat16"
+    c.model.attention = "auto"
     # The published sampler adds 1 to a Poisson draw of this mean: it draws 33 in the mean.
     c.depth = depth_section(depth, mean + 1, c.model.max_recurrences)
     c.optimizer = base.adamw(

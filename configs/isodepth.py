@@ -99,6 +99,7 @@ def model(r: int, s: int, injection: str) -> ConfigDict:
     )  # fmt: skip
     m.remat = "layer"
     m.compute_dtype = "bfloat16"
+    m.attention = "auto"
     return m
 
 

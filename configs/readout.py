@@ -162,6 +162,7 @@ def run(size: str, condition: Condition, *, loops: int | None = None, seed: int 
     c.checkpoint.every_steps = 200 if small else 1000
     if not small:
         c.model.compute_dtype = "bfloat16"
+        c.model.attention = "auto"
         c.model.remat = "layer"
         c.evaluation.max_windows = 2048
     return c

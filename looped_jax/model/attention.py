@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from looped_jax.model import kernels
+
 Array = jax.Array
 
 # (layer, q, k, v, memory) -> (mixed, memory): what layer number `layer` of a stack (an int32
@@ -42,13 +44,17 @@ SMALLEST_QUERY_BLOCK = 64
 def causal_attention(q_BTHd: Array, k_BTHd: Array, v_BTHd: Array, kernel: str) -> Array:
     """Causal softmax attention at scale d^-1/2; scores and softmax in float32.
 
-    `kernel` "cudnn" calls the fused GPU kernel (bfloat16 on NVIDIA only, an error elsewhere);
-    "xla" is plain matrix products.
+    `kernel` is a `model.attention`: "xla" for plain matrix products, "splash" or "cudnn" for the
+    fused kernel of a platform, "auto" for what `kernels.choose` takes here.
+
+    Raises:
+      ValueError: the kernel cannot do this here.
     """
-    if kernel == "cudnn":
-        return jax.nn.dot_product_attention(
-            q_BTHd, k_BTHd, v_BTHd, is_causal=True, implementation="cudnn"
-        )
+    if kernel != "xla":
+        place = kernels.place_of(jax.sharding.get_abstract_mesh())
+        kernel = kernels.choose(kernel, q_BTHd.shape, q_BTHd.dtype, place)
+    if kernel != "xla":
+        return {"splash": kernels.splash, "cudnn": kernels.cudnn}[kernel](q_BTHd, k_BTHd, v_BTHd)
     T = q_BTHd.shape[1]
     block = max(SMALLEST_QUERY_BLOCK, -(-T // QUERY_BLOCKS))
     q_BHTd, k_BHTd, v_BHTd = (jnp.swapaxes(x, 1, 2) for x in (q_BTHd, k_BTHd, v_BTHd))

@@ -28,7 +28,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "readout_norm": ("every", "last", "none"),
     "init": ("uniform_fan_in", "normal"),
     "remat": ("none", "layer", "products"),
-    "attention": ("xla", "cudnn"),
+    "attention": ("xla", "splash", "cudnn", "auto"),
     "compute_dtype": ("float32", "bfloat16"),
 }
 

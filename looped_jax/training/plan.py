@@ -23,6 +23,7 @@ from looped_jax.errors import UserError
 from looped_jax.model.accounting import Parameters, count_parameters
 from looped_jax.training import state as states
 from looped_jax.training.fitting import Fitting, find_fitting, largest_batch
+from looped_jax.training.start.attention import attention_of
 from looped_jax.training.start.data import describe_epochs, open_data
 from looped_jax.training.step import lower_step
 
@@ -41,6 +42,7 @@ class Plan:
       parameters: by part.
       mesh: devices by axis.
       device_kind: what the step was compiled for.
+      attention: the kernel, and why it.
       bytes_per_device: by part: "parameters", "optimiser state", "batch", and "temporary", which
         are gradients and activations.
       peak_bytes: their sum, with the program and what the step returns: the most at one time.
@@ -52,6 +54,7 @@ class Plan:
     parameters: Parameters
     mesh: Mapping[str, int]
     device_kind: str
+    attention: str
     bytes_per_device: Mapping[str, int]
     peak_bytes: int
     text: str
@@ -72,6 +75,7 @@ class Plan:
             self.text,
             f"mesh {','.join(f'{axis}:{size}' for axis, size in self.mesh.items())}: "
             f"{devices:,} x {self.device_kind}",
+            self.attention,
             "",
             _line("parameters", f"{n.total:,}"),
             *(_line(f"  {part}", f"{count:,}") for part, count in parts.items() if count),
@@ -106,6 +110,7 @@ def plan(
         the devices' compiler does not say what memory a program takes.
     """
     mesh = mesh_of_run(run)
+    _, attention = attention_of(run, mesh)
     held = bytes_between_steps(run, mesh)
     peak, temporary = _compiled_bytes(run, mesh)
     if memory_bytes is None:
@@ -115,6 +120,7 @@ def plan(
         count_parameters(run.model),
         dict(mesh.shape),
         mesh.devices.flat[0].device_kind,
+        attention,
         {**held, "temporary": temporary},
         peak,
         _describe_text(run),

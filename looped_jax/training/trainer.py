@@ -37,6 +37,7 @@ from looped_jax.training.reporting import (
     last_line_with,
 )
 from looped_jax.training.save_times import SaveTimes
+from looped_jax.training.start.attention import attention_of
 from looped_jax.training.start.data import (
     check_same_data,
     describe_epochs,
@@ -169,6 +170,9 @@ def _train(
     started_on = processes.on_process_0(folder.started_on)
     mesh = mesh_of_run(run, started_on)
     parallel.check_batch(mesh, "data", run.data.batch_size, run.data.microbatches)
+    _, attention = attention_of(run, mesh)
+    if run.model.attention != "xla":
+        display.say(attention)
     optimizer = states.make_optimizer(run.optimizer.rule)
     schedule, _ = states.make_schedule(run)
     with ExitStack() as stack:

@@ -65,6 +65,7 @@ def test_the_command_needs_neither_data_nor_a_folder():
     assert done.returncode == 0, done.stderr
     assert "rematerialization" not in done.stderr  # XLA's warning of a sharding that it gives up
     assert "mesh data:2,fsdp:2,tensor:1: 4 x cpu" in done.stdout
+    assert "\nattention: xla (model.attention = 'xla', platform 'cpu')\n" in done.stdout
     assert re.search(r"^bytes per device, at the peak +[\d.]+ MiB$", done.stdout, re.M)
     assert re.search(r"^training FLOPs per token +[\d.e+]+$", done.stdout, re.M)
 
