@@ -42,6 +42,9 @@ MAY_IMPORT = {
     "looped_jax/data": (
         "looped_jax.described", "looped_jax.errors", "looped_jax.files", "looped_jax.lock",
     ),
+    "looped_jax/data/mix.py": (
+        "looped_jax.cli", "looped_jax.data", "looped_jax.errors", "looped_jax.files",
+    ),
     "looped_jax/data/prepare.py": (
         "looped_jax.cli", "looped_jax.data", "looped_jax.described", "looped_jax.errors",
         "looped_jax.files", "looped_jax.lock",
