@@ -17,8 +17,8 @@ from typing import NoReturn
 
 from launch.local import last_lines
 from launch.machine import child_environment, worker_environments
-from launch.resources import Resources
-from launch.slurm import import_submitit, job_parameters, squeue
+from launch.slurm.backend import import_submitit, job_parameters, squeue
+from launch.slurm.resources import Resources
 from looped_jax.errors import UserError
 from looped_jax.files import read_json, write_json
 

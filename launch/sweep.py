@@ -29,18 +29,19 @@ import jax
 from absl import flags
 from rich.console import Console
 
-from launch import overrides, resources
+from launch import overrides
 from launch.backend import Backend, Ended
-from launch.display import SweepDisplay, failure_lines, is_over
-from launch.estimate import describe_plan
 from launch.local import LocalBackend
 from launch.machine import worker_environments
-from launch.resources import Resources, resources_from_flags
-from launch.slurm import Job, SlurmBackend
-from launch.slurm_preview import describe_jobs, most_gpus
+from launch.shown.display import SweepDisplay, failure_lines, is_over
+from launch.shown.estimate import describe_plan
+from launch.shown.table import results_table
+from launch.slurm import resources
+from launch.slurm.backend import Job, SlurmBackend
+from launch.slurm.preview import describe_jobs, most_gpus
+from launch.slurm.resources import Resources, resources_from_flags
 from launch.snapshot import Snapshot, snapshot
 from launch.study import PlannedRun, Study, group_by_shape, load_study, refuse_strangers, write_plan
-from launch.table import results_table
 from looped_jax import cli
 from looped_jax.errors import UserError
 from looped_jax.files import writable_folder

@@ -27,7 +27,8 @@ from typing import Any, TypeVar
 from absl import flags
 from rich.console import Console
 
-from launch import evaluations, resources
+from launch import evaluations
+from launch.slurm import resources
 from looped_jax import cli, parallel, peers, processes
 from looped_jax.adaptive.signals import SIGNALS
 from looped_jax.cpu_devices import use_cores

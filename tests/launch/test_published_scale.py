@@ -11,7 +11,7 @@ import pytest
 
 from configs import isodepth
 from launch import overrides
-from launch.resources import Resources
+from launch.slurm.resources import Resources
 from looped_jax import parallel
 from looped_jax.config import resolve
 from tests.launch.sweeps import ROOT
@@ -21,9 +21,9 @@ SOURCES = {
     "looped_jax.data.prepare": ("looped_jax/data/prepare.py",),
     "looped_jax.train": ("looped_jax/train.py",),
     "looped_jax.evaluate": (
-        "looped_jax/evaluate.py", "looped_jax/reading/opening.py", "launch/resources.py",
+        "looped_jax/evaluate.py", "looped_jax/reading/opening.py", "launch/slurm/resources.py",
     ),
-    "launch.sweep": ("launch/sweep.py", "launch/resources.py"),
+    "launch.sweep": ("launch/sweep.py", "launch/slurm/resources.py"),
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from launch import resources
+from launch.slurm import resources
 from tests.launch.sweeps import ROOT
 
 RECIPES = ROOT / "launch" / "recipes"

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import pytest
 
-from launch.resources import Resources
-from launch.slurm import SlurmBackend
+from launch.slurm.backend import SlurmBackend
+from launch.slurm.resources import Resources
 from launch.study import load_study
 from tests.launch.sweeps import SLURM, Sweeps, folders, states, wait_until
 

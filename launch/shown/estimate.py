@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from launch.display import is_over
 from launch.machine import this_machine
+from launch.shown.display import is_over
+from launch.shown.table import planned_table
 from launch.snapshot import Snapshot, snapshot
 from launch.study import PlannedRun, Study
-from launch.table import planned_table
 from looped_jax.progress import format_seconds
 
 # What training reaches of a machine's matrix rate, before a run has told.

@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 
 from launch.backend import Ended
-from launch.display import SweepDisplay
+from launch.shown.display import SweepDisplay
+from launch.shown.table import planned_table, results_table, text_table
 from launch.snapshot import last_metrics, snapshot
 from launch.study import load_study
-from launch.table import planned_table, results_table, text_table
 from tests.launch.sweeps import PLANNED
 
 

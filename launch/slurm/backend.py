@@ -1,7 +1,7 @@
 """The Slurm backend: arrays of jobs through submitit. The jobs go on when the sweep has ended.
 
 Which runs are in the queue is found out anew each time: from the names of what was submitted
-(`launch.slurm_plans`) and from squeue. Nothing depends on accounting (sacct) or on what an earlier
+(`launch.slurm.plans`) and from squeue. Nothing depends on accounting (sacct) or on what an earlier
 call remembers.
 """
 
@@ -21,9 +21,9 @@ from typing import Any, Self
 from launch.backend import Ended
 from launch.local import OUTPUT, last_lines
 from launch.machine import ROOT
-from launch.resources import Layout, Resources
-from launch.slurm_job import TIME_SIGNAL, Order, run_group
-from launch.slurm_plans import Submission, plan_submission, read_submissions
+from launch.slurm.job import TIME_SIGNAL, Order, run_group
+from launch.slurm.plans import Submission, plan_submission, read_submissions
+from launch.slurm.resources import Layout, Resources
 from launch.snapshot import snapshot
 from launch.study import PlannedRun, Study
 from looped_jax.errors import UserError

@@ -1,8 +1,8 @@
 import pytest
 
-from launch import estimate
-from launch.estimate import describe_plan
 from launch.machine import Machine
+from launch.shown import estimate
+from launch.shown.estimate import describe_plan
 from launch.study import load_study
 from tests.launch.sweeps import PLANNED
 

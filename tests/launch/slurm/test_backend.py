@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from launch.resources import Resources
-from launch.slurm import SlurmBackend, SlurmUnreachable
-from launch.slurm_plans import plan_submission, read_submissions
+from launch.slurm.backend import SlurmBackend, SlurmUnreachable
+from launch.slurm.plans import plan_submission, read_submissions
+from launch.slurm.resources import Resources
 from launch.study import load_study
 from looped_jax.errors import UserError
 from tests.launch.sweeps import PLANNED, wait_until

@@ -1,7 +1,7 @@
 import pytest
 
-from launch.resources import Resources
-from launch.slurm_preview import describe_jobs, most_gpus
+from launch.slurm.preview import describe_jobs, most_gpus
+from launch.slurm.resources import Resources
 from launch.study import load_study
 from looped_jax.errors import UserError
 from tests.launch.sweeps import PLANNED

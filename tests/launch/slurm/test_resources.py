@@ -1,6 +1,6 @@
 import pytest
 
-from launch.resources import Layout, Resources
+from launch.slurm.resources import Layout, Resources
 from looped_jax.errors import UserError
 
 

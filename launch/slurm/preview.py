@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from launch.resources import Layout, Resources
-from launch.slurm import ARRAY_SIZE, import_submitit, job_parameters, layout_of
-from launch.slurm_plans import SUBMISSIONS
+from launch.slurm.backend import ARRAY_SIZE, import_submitit, job_parameters, layout_of
+from launch.slurm.plans import SUBMISSIONS
+from launch.slurm.resources import Layout, Resources
 from launch.study import PlannedRun, Study
 
 COMMAND = "python -m submitit.core._submit FOLDER"  # what submitit starts in every process

@@ -4,8 +4,8 @@ import signal
 
 import pytest
 
-from launch import slurm_job
-from launch.slurm_job import TIME_SIGNAL, run_group
+from launch.slurm import job as slurm_job
+from launch.slurm.job import TIME_SIGNAL, run_group
 from launch.study import load_study
 from looped_jax.interruption import Interrupted
 from looped_jax.run_folder import RunFolder

@@ -1,0 +1,1 @@
+"""What a sweep says: plans, progress, results."""
