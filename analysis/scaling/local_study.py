@@ -30,7 +30,8 @@ class LocalStudy:
       without_r: φ without all runs of one r, None where too little is left.
       over_r: the 95 % interval if r, not cells, were drawn at random, with t of few degrees.
       injection: φ by where the injection matrix is counted.
-      embeddings: φ with all embeddings counted in N_once; None where the table does not tell them.
+      embeddings, head: φ with all embeddings, and with the unembedding, vocabulary × width, counted
+        in N_once; None where the table does not tell them.
       worth_per_r: log g_r / log r with a free worth g_r for each r in place of r^φ.
     """
 
@@ -40,6 +41,7 @@ class LocalStudy:
     over_r: tuple[float, float] | None
     injection: dict[str, float | None]
     embeddings: float | None
+    head: float | None
     worth_per_r: dict[float, float] | None
 
     @property
@@ -70,7 +72,8 @@ def study_locally(table: RunTable) -> LocalStudy:
             choice: _phi(lambda choice=choice: fit(table, "local", injection=choice))  # type: ignore[misc]
             for choice in INJECTIONS
         },
-        embeddings=_with_embeddings(table),
+        embeddings=_counted_once(table, _embeddings(table.runs)),
+        head=_counted_once(table, _head(table.runs)),
         worth_per_r=worth_per_r(problem_of(fitted, counted), fitted.theta),
     )
 
@@ -114,13 +117,29 @@ def _over_r(
     return without, over_r.estimate("phi", fitted.params["phi"]).ci95
 
 
-def _with_embeddings(table: RunTable) -> float | None:
-    runs = table.runs
-    if "n_total" not in runs or not np.issubdtype(runs["n_total"].dtype, np.number):
+def _embeddings(runs: pd.DataFrame) -> pd.Series | None:
+    """Parameters outside the matrices that the law counts, where the table has their total."""
+    if not _has_numbers(runs, "n_total"):
         return None
-    matrices = runs[["n_once", "n_rec", "n_inject"]].sum(axis=1)
-    once = runs["n_once"] + (runs["n_total"] - matrices)
-    return _phi(lambda: fit(runs.assign(n_once=once), "local", injection=table.injection))
+    return runs["n_total"] - runs[["n_once", "n_rec", "n_inject"]].sum(axis=1)
+
+
+def _head(runs: pd.DataFrame) -> pd.Series | None:
+    if not _has_numbers(runs, "vocab_size", "d_model"):
+        return None
+    return runs["vocab_size"] * runs["d_model"]
+
+
+def _has_numbers(runs: pd.DataFrame, *columns: str) -> bool:
+    return all(name in runs and pd.api.types.is_numeric_dtype(runs[name]) for name in columns)
+
+
+def _counted_once(table: RunTable, more: pd.Series | None) -> float | None:
+    """φ with more parameters counted in N_once."""
+    if more is None:
+        return None
+    runs = table.runs.assign(n_once=table.runs["n_once"] + more)
+    return _phi(lambda: fit(runs, "local", injection=table.injection))
 
 
 def _phi(make: Callable[[], FitResult]) -> float | None:
@@ -132,7 +151,7 @@ def _phi(make: Callable[[], FitResult]) -> float | None:
 
 def sizes(runs: pd.DataFrame) -> tuple[float, float]:
     """The smallest and largest number of unique parameters, embeddings included where known."""
-    if "n_total" in runs and np.issubdtype(runs["n_total"].dtype, np.number):
+    if _has_numbers(runs, "n_total"):
         n = runs["n_total"].to_numpy(np.float64)
     else:
         n = runs[["n_once", "n_rec", "n_inject"]].to_numpy(np.float64).sum(axis=1)

@@ -205,6 +205,16 @@ def test_without_widths_the_report_says_what_is_missing(tmp_path):
     )
 
 
+def test_sizes_by_r_are_left_out_where_there_are_none(scaling):
+    titles = lambda sizes: [
+        c.title for c in curve_sections.sizes_table((1, 2), None, sizes).columns
+    ]
+    assert titles([]) == ["r"]
+    assert titles(scaling.allocation.sizes) == [
+        "r", "unique parameters", "performs like a model with",
+    ]  # fmt: skip
+
+
 def test_sections_of_other_measurements_are_added_where_the_runs_hold_them(
     runs_folder, scaling, monkeypatch
 ):

@@ -224,6 +224,7 @@ def _systematics(study: Study) -> Table:
             if choice != study.table.injection
         ),
         ("embeddings counted in N_once", local.embeddings),
+        ("head counted in N_once", local.head),
         *(
             (f"a worth of its own for r = {r:g}", worth)
             for r, worth in (local.worth_per_r or {}).items()

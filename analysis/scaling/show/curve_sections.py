@@ -240,8 +240,11 @@ def optimum_table(result: Allocation, curves: Sequence[IsoFlopCurve], law: str) 
 def sizes_table(
     r: Iterable[float], phi: Estimate | None, sizes: Sequence[EquivalentSize], by_law: bool = True
 ) -> Table:
-    """What a looped model counts as, in blocks and in parameters; the latter by the study's law."""
-    by_r = {size.r: size for size in sizes}
+    """What a looped model counts as: in blocks, and where sizes are known in parameters.
+
+    ``by_law``: whether the parameters it performs like are shown, which are by the study's law.
+    """
+    by_r, sized = {size.r: size for size in sizes}, bool(sizes) and by_law
 
     def row(r: float) -> dict[str, Any]:
         size, worth = by_r.get(r), None
@@ -261,8 +264,8 @@ def sizes_table(
         (
             Column("r", "r", "g"),
             *([Column("worth", "the looped block counts as", ".2f")] if phi is not None else []),
-            Column("unique", "unique parameters", ".2f"),
-            *([Column("effective", "performs like a model with", ".2f")] if by_law else []),
+            *([Column("unique", "unique parameters", ".2f")] if sizes else []),
+            *([Column("effective", "performs like a model with", ".2f")] if sized else []),
         ),
         [row(float(each)) for each in sorted(set(r)) if each != 1],
     )

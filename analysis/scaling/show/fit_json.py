@@ -112,6 +112,7 @@ def _local(local: LocalStudy) -> dict[str, Any]:
         "ci95_over_r": local.over_r,
         "injection": local.injection,
         "embeddings_counted": local.embeddings,
+        "head_counted": local.head,
         "worth_per_r": _each(local.worth_per_r),
         "left_out_rmse": local.cells.left_out_rmse,
     }

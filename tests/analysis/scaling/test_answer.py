@@ -98,6 +98,12 @@ def test_embeddings_are_counted_where_the_table_tells_them(small, studied):
     assert study_locally(told).embeddings not in (None, studied.phi)
 
 
+def test_the_head_is_counted_where_the_table_tells_it(published, studied):
+    assert studied.head is None
+    told = replace(published, runs=published.runs.assign(vocab_size=32_064))
+    assert study_locally(told).head == pytest.approx(0.361, abs=0.001)
+
+
 @pytest.mark.parametrize(
     ("keep", "reason"),
     [
