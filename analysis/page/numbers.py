@@ -64,6 +64,11 @@ def scientific(value: float) -> str:
     return power if mantissa == "1" else f"{mantissa}×{power}"
 
 
+def signed(value: float) -> str:
+    """Two decimals, with a minus."""
+    return f"{value:.2f}".replace("-", "−")
+
+
 def listed(names: list[str], most: int = 3) -> str:
     """'a, b and c', or 'a, b, c and 5 more'."""
     kept = names if len(names) <= most else [*names[:most], f"{len(names) - most} more"]

@@ -223,11 +223,6 @@ def literal(text: str) -> str:
     return drawable(text).replace("$", r"\$")
 
 
-def named(names: Sequence[str], style: RecurrenceStyle) -> list[Line2D]:
-    """Legend entries of things that are numbered from 0, such as runs."""
-    return [Line2D([], [], label=literal(name), **style(i)) for i, name in enumerate(names)]
-
-
 def signed_axis(axis: Axis, linear: float, ticks: Sequence[float]) -> None:
     """Differences around zero: linear within ± `linear`, logarithmic beyond, ticks with a sign."""
     set_scale = axis.axes.set_yscale if axis is axis.axes.yaxis else axis.axes.set_xscale

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from analysis.page.numbers import signed
 from analysis.scaling.fit import FitResult
 from analysis.scaling.local_study import LocalStudy, sizes
 from analysis.tables.planned import Planned
@@ -72,19 +73,23 @@ def choose(
 
 def in_words(answer: Answer, runs: pd.DataFrame, planned: Planned | None) -> str:
     """The answer for a reader who is new here: what φ is, what it means, for which models."""
-    n = f"{len(runs)} runs"
-    if planned is not None and planned["finished"] < planned["runs"]:
-        n = f"{planned['finished']} of {planned['runs']} runs"
-    start = f"From {n}: φ = {_signed(answer.phi)}"
+    start = f"From {incomplete(planned) or f'{len(runs)} runs'}: φ = {signed(answer.phi)}"
     if answer.ci95 is None:
         return f"{start}, without an interval: nothing was resampled. {limits(runs)}"
     low, high = answer.ci95
     twice = f"{2**answer.phi:.2f} ({2**low:.2f} to {2**high:.2f})"
     return (
-        f"{start}, 95 % interval {_signed(low)} to {_signed(high)}, by the {answer.law} law: a "
+        f"{start}, 95 % interval {signed(low)} to {signed(high)}, by the {answer.law} law: a "
         f"block run twice counts as {twice} blocks of its size. {reading(low, high)} "
         f"{limits(runs)}"
     )
+
+
+def incomplete(planned: Planned | None) -> str | None:
+    """ "22 of 36 runs" of a study that is not finished."""
+    if planned is None or planned["finished"] >= planned["runs"]:
+        return None
+    return f"{planned['finished']} of {planned['runs']} runs"
 
 
 def reading(low: float, high: float) -> str:
@@ -132,7 +137,3 @@ def _count(value: float) -> str:
         if value >= factor:
             return f"{value / factor:.3g}{unit}"
     return f"{float(f'{value:.2g}'):,.0f}"
-
-
-def _signed(value: float) -> str:
-    return f"{value:.2f}".replace("-", "−")

@@ -99,10 +99,14 @@ class FitResult:
         """Whether a parameter was fitted, not held."""
         return self.law.is_named(name, self.free)
 
+    @property
+    def values(self) -> str:
+        """The parameters, such as "φ = 0.4576, α = 0.2003"."""
+        return ", ".join(f"{self.law.symbols[n]} = {v:.4g}" for n, v in self.params.items())
+
     def __repr__(self) -> str:
-        values = ", ".join(f"{self.law.symbols[n]} = {v:.4g}" for n, v in self.params.items())
         return (
-            f"{self.law.title}, {self.n_runs} runs: {values}; RMSE {self.rmse:.4f} nats, "
+            f"{self.law.title}, {self.n_runs} runs: {self.values}; RMSE {self.rmse:.4f} nats, "
             f"{self.starts.at_optimum} of {self.starts.n} starts at the optimum"
         )
 

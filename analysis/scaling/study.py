@@ -16,7 +16,7 @@ from analysis.errors import NotIdentifiedError
 from analysis.laws.catalogue import law_for
 from analysis.laws.counting import INJECTIONS
 from analysis.laws.law import Runs
-from analysis.scaling.answer import Answer, choose
+from analysis.scaling.answer import Answer, choose, incomplete
 from analysis.scaling.bootstrap import RESAMPLES, Bootstrap, Unit, bootstrap_fit
 from analysis.scaling.fit import FitResult, fit
 from analysis.scaling.jackknife import jackknife
@@ -34,6 +34,7 @@ from analysis.scaling.splits import (
     prediction_errors,
     split_by_budget,
 )
+from analysis.tables.estimate import Estimate
 from analysis.tables.planned import Planned, planned_runs
 from analysis.tables.progress import Progress
 from analysis.tables.runs import RunTable
@@ -79,6 +80,13 @@ class Study:
     planned: Planned | None  # of the study's folder, where it says so
     warnings: list[str] = field(default_factory=list)
 
+    def resampled(self, name: str) -> Estimate:
+        """A parameter of the law with its bootstrap spread, where there is one."""
+        value, bootstrap = self.fit.params[name], self.bootstrap
+        if bootstrap is None or not self.fit.is_free(name):
+            return Estimate(value, None, None)
+        return Estimate(value, bootstrap.standard_error(name), bootstrap.interval(name))
+
     def predictions(self) -> pd.DataFrame:
         """The table with what the law says of each run: n_effective, predicted, residual (nats)."""
         residuals = self.fit.residuals
@@ -113,12 +121,9 @@ class _Study:
         self.warnings = list(table.warnings)
         self.refused: dict[str, str] = {}  # parts that are None, and why
         self.planned = planned_runs(table.source)
-        if self.planned and self.planned["finished"] < self.planned["runs"]:
-            self.warnings.insert(
-                0,
-                f"incomplete: {self.planned['finished']} of {self.planned['runs']} runs of this "
-                "study are finished; the numbers will change",
-            )
+        if finished := incomplete(self.planned):
+            text = f"incomplete: {finished} of this study are finished; the numbers will change"
+            self.warnings.insert(0, text)
         self.law = law_for(settings.law, self.table.booked)
         self.starts = settings.starts or self.law.solver.starts
         self.r_values = [float(r) for r in np.unique(self.table.runs["r"])]

@@ -41,11 +41,6 @@ class WidthPolynomial:
     def scaled(self, factor: Coefficient) -> "WidthPolynomial":
         return WidthPolynomial(factor * self.linear, factor * self.quadratic)
 
-    def elasticity(self, d_model: ArrayLike) -> FloatArray:
-        """d log value / d log width: between 1 (all linear) and 2 (all quadratic)."""
-        d = np.asarray(d_model, dtype=np.float64)
-        return (self.linear + 2 * self.quadratic * d) / (self.linear + self.quadratic * d)
-
 
 @dataclass(frozen=True)
 class Architecture:

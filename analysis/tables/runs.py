@@ -46,10 +46,6 @@ class RunTable:
         """``runs`` with the injection matrix booked as ``injection`` says."""
         return book_injection(self.runs, self.injection)
 
-    def book(self, injection: Injection) -> "RunTable":
-        """The same runs under another booking of the injection matrix."""
-        return replace(self, injection=injection)
-
     def select(self, keep: pd.Series | np.ndarray) -> "RunTable":
         """The runs where ``keep`` is true; what was dropped and warned of stays listed."""
         return replace(self, runs=self.runs[np.asarray(keep, bool)].reset_index(drop=True))

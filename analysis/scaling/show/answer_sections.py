@@ -6,11 +6,11 @@ from functools import partial
 
 import numpy as np
 
-from analysis.page.numbers import scientific
+from analysis.page.numbers import scientific, signed
 from analysis.page.section import Block, Folded, Items, PageFigure, Section, Text
 from analysis.page.table import Column, Table
 from analysis.scaling.allocation import Allocation
-from analysis.scaling.answer import limits, reading
+from analysis.scaling.answer import incomplete, limits, reading
 from analysis.scaling.bootstrap import FEW_BLOCKS
 from analysis.scaling.isoflop import Exponents, IsoFlopCurve
 from analysis.scaling.readable import readable
@@ -21,6 +21,8 @@ from analysis.tables.estimate import Estimate
 
 #: An interval of φ wider than this leaves most readings of the point open.
 WIDE = 0.5
+
+WILL_CHANGE = "of this study are finished: what follows will change."
 
 
 @dataclass(frozen=True)
@@ -40,14 +42,15 @@ def answer(data: Scaling) -> Section:
     phi = phi_estimate(study)
     content: list[Block] = []
     if phi is None:
-        content.append(Text(f"{study.fit.law.title.capitalize()}: {_parameters(study)}", "answer"))
+        content.append(Text(f"{study.fit.law.title.capitalize()}: {study.fit.values}", "answer"))
     else:
         r_max = float(study.table.runs["r"].max())
         sizes = [] if data.allocation is None else data.allocation.sizes
+        finished = incomplete(study.planned)
         by = "" if study.answer is None else f", by the {study.answer.law} law"
         content += [
-            *_incomplete(study),
-            Text(f"φ = {_signed(phi.value)}: {_interval_in_words(study, phi)}{by}", "answer"),
+            *([Text(f"{finished} {WILL_CHANGE}", "verdict")] if finished else []),
+            Text(f"φ = {signed(phi.value)}: {_interval_in_words(study, phi)}{by}", "answer"),
             Text(_verdict(study, phi), "verdict"),
             f"{_doubling(phi)} {limits(study.table.runs)}",
             *_cost(data),
@@ -73,7 +76,7 @@ def which_law(study: Study) -> Section | None:
     if study.answer is None:
         return None
     chosen, local = study.answer, study.local
-    phis = {study.fit.law.name: _resampled(study)}
+    phis = {study.fit.law.name: study.resampled("phi")}
     if local is not None:
         phis["local"] = local.estimate
     laws = Table(
@@ -125,48 +128,24 @@ def phi_estimate(study: Study) -> Estimate | None:
     return Estimate(study.answer.phi, None, study.answer.ci95)
 
 
-def _resampled(study: Study) -> Estimate:
-    """φ of the study's own law with its bootstrap spread, where there is one."""
-    phi, bootstrap = study.fit.params["phi"], study.bootstrap
-    if bootstrap is None or study.settings.phi is not None:
-        return Estimate(phi, None, None)
-    return Estimate(phi, bootstrap.standard_error("phi"), bootstrap.interval("phi"))
-
-
-def _parameters(study: Study) -> str:
-    symbols = study.fit.law.symbols
-    return ", ".join(f"{symbols[name]} = {value:.4g}" for name, value in study.fit.params.items())
-
-
-def _incomplete(study: Study) -> Iterator[Block]:
-    planned = study.planned
-    if planned is not None and planned["finished"] < planned["runs"]:
-        counted = f"{planned['finished']} of {planned['runs']} runs"
-        yield Text(f"{counted} of this study are finished: what follows will change.", "verdict")
-
-
 def _interval_in_words(study: Study, phi: Estimate) -> str:
     if study.settings.phi is not None:
         return "held fixed, not fitted"
     if phi.ci95 is None:
         return "no interval, nothing was resampled"
-    words = f"95 % interval {_signed(phi.ci95[0])} to {_signed(phi.ci95[1])}"
+    words = f"95 % interval {signed(phi.ci95[0])} to {signed(phi.ci95[1])}"
     bootstrap = study.bootstrap
     if _by_local(study) or bootstrap is None or not bootstrap.at_bounds.get("phi"):
         return words
     box = study.fit.law.exponents["phi"]
     return (
         f"{words}; {bootstrap.at_bounds['phi']} of {len(bootstrap.estimates)} resamples end at the "
-        f"edge of the search ({_signed(box.low)} to {_signed(box.high)})"
+        f"edge of the search ({signed(box.low)} to {signed(box.high)})"
     )
 
 
 def _by_local(study: Study) -> bool:
     return study.answer is not None and study.answer.law == "local"
-
-
-def _signed(value: float) -> str:
-    return f"{value:.2f}".replace("-", "−")
 
 
 def _verdict(study: Study, phi: Estimate) -> str:
@@ -187,12 +166,11 @@ def _verdict(study: Study, phi: Estimate) -> str:
 
 
 def _doubling(phi: Estimate) -> str:
-    text = (
+    ends = "" if phi.ci95 is None else f" ({2 ** phi.ci95[0]:.2f} to {2 ** phi.ci95[1]:.2f})"
+    return (
         f"Doubling the recurrences multiplies what the looped block is worth by {2**phi.value:.2f}"
+        f"{ends}; 1 would be nothing gained, 2 as good as new layers."
     )
-    if phi.ci95 is not None:
-        text += f" ({2 ** phi.ci95[0]:.2f} to {2 ** phi.ci95[1]:.2f})"
-    return text + "; 1 would be nothing gained, 2 as good as new layers."
 
 
 def _cost(data: Scaling) -> Iterator[str]:

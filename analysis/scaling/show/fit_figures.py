@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from analysis.laws.law import Law
 from analysis.page.chart import Curve, Panel, Rule, chart
+from analysis.page.numbers import signed
 from analysis.page.style import (
     ACCENT,
     BAND,
@@ -65,7 +66,7 @@ def phi_interval(
     if ci95 is not None:
         ax.plot([low, high], [0, 0], color=ACCENT, linewidth=6, solid_capstyle="butt", alpha=0.55)
         for end, at, side, arrow in ((low, left, "right", "<"), (high, right, "left", ">")):
-            text = f"{end:.2f}".replace("-", "−")
+            text = signed(end)
             if left < end < right:
                 ax.annotate(text, (end, -0.28), ha=side, va="top", color=ACCENT, fontsize=8)
             else:
@@ -73,9 +74,7 @@ def phi_interval(
                 ax.plot(at, 0, arrow, color=ACCENT, markersize=11, clip_on=False)
                 ax.annotate(text, (at, -0.28), ha=inside, va="top", color=ACCENT, fontsize=8)
     ax.plot(phi, 0, "o", color=ACCENT, markersize=9, markeredgecolor="white")
-    ax.annotate(
-        f"φ = {phi:.2f}".replace("-", "−"), (phi, 0.2), ha="center", va="bottom", fontweight="bold"
-    )
+    ax.annotate(f"φ = {signed(phi)}", (phi, 0.2), ha="center", va="bottom", fontweight="bold")
     edge_text: dict[str, Any] = {"va": "top", "fontsize": 8, "color": GREY}
     none, full = " repeating adds nothing", "as good as unshared layers "
     if width < PAGE:

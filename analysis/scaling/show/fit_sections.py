@@ -13,7 +13,6 @@ from analysis.scaling.show import fit_figures
 from analysis.scaling.show.fit_figures import PhiRow
 from analysis.scaling.splits import LeftOut
 from analysis.scaling.study import Study
-from analysis.tables.estimate import Estimate
 
 #: arXiv:2604.21106, abstract and section 4.
 PUBLISHED = (
@@ -72,15 +71,11 @@ def parameter_table(study: Study) -> Table:
             f"resamples of {boot.n_blocks} blocks, each one {UNIT_LABELS[boot.unit]}. {caption}"
         )
 
-    def row(name: str, value: float) -> dict[str, Any]:
-        resampled = boot if fit.is_free(name) else None
-        ends = None if resampled is None else resampled.interval(name)
-        return {
-            "symbol": fit.law.symbols[name],
-            "estimate": Estimate(value, None, ends),
-            "se": resampled and resampled.standard_error(name),
-            "how": "fitted" if fit.is_free(name) else "held fixed",
-        }
+    def row(name: str) -> dict[str, Any]:
+        estimate = study.resampled(name)
+        how = "fitted" if fit.is_free(name) else "held fixed"
+        symbol = fit.law.symbols[name]
+        return {"symbol": symbol, "estimate": estimate, "se": estimate.se, "how": how}
 
     return Table(
         "parameters",
@@ -91,7 +86,7 @@ def parameter_table(study: Study) -> Table:
             Column("se", "s.e.", ".2g"),
             Column("how", ""),
         ),
-        [row(name, value) for name, value in fit.params.items()],
+        [row(name) for name in fit.params],
     )
 
 
@@ -197,11 +192,9 @@ def _phi_table(study: Study) -> Table:
 
 def forest_rows(study: Study) -> list[PhiRow]:
     """φ by both laws, of parts of the runs, by counting, and published."""
-    fit, local = study.fit, study.local
-    free = study.bootstrap is not None and study.settings.phi is None
-    interval = study.bootstrap.interval("phi") if study.bootstrap is not None and free else None
+    fit, local, phi = study.fit, study.local, study.resampled("phi")
     rows = [PhiRow(f"This study, {fit.n_runs} runs")]
-    rows.append(PhiRow(f"{fit.law.name} law", fit.params["phi"], interval))
+    rows.append(PhiRow(f"{fit.law.name} law", phi.value, phi.ci95))
     if local is not None:
         rows.append(PhiRow("local law", local.phi, local.estimate.ci95))
     parts = []

@@ -8,6 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from analysis.page import style
+from analysis.page.chart import Curve, Panel, chart
 from analysis.page.html import page
 from analysis.page.output import write_figures, write_tables
 from analysis.page.section import Folded, Items, PageFigure, Section, Text
@@ -42,12 +43,10 @@ class Outline(HTMLParser):
         self.text += data
 
 
-@style.styled
 def draw(label: str, width: float) -> Figure:
-    figure, (left, _right) = style.panels(width, 2, 2, 1.0)
-    left.plot([0, 1], label=style.literal(label))
-    style.legend(figure, style.named([label, "b" * 90], style.RecurrenceStyle(range(2))))
-    return figure
+    line = ([0, 1], [0, 1], {"color": "black"})
+    left, right = Panel([Curve(*line, label), Curve(*line, "b" * 90)], "x"), Panel([], "x")
+    return chart([left, right], width, columns=2, height=1.0)
 
 
 @pytest.fixture(scope="module")

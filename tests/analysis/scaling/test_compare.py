@@ -136,4 +136,4 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"no .* cell with r > 1 is in both"):
         compare(base, other_r)
     with pytest.raises(InputError, match="'once', the variant as 'excluded'"):
-        compare(base, base.book("excluded"))
+        compare(base, dataclasses.replace(base, injection="excluded"))

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from analysis.errors import InputError
-from analysis.tables.flops import WidthPolynomial, architecture, architectures
+from analysis.tables.flops import architecture, architectures
 from tests.analysis import laptop_study
 
 
@@ -37,13 +37,6 @@ def test_effective_parameters_follow_the_booking(runs):
         ("excluded", once + 2 * rec),
     ):
         np.testing.assert_allclose(design.n_effective(phi, booking)(32), wanted, rtol=1e-12)
-
-
-def test_elasticity_is_the_logarithmic_slope():
-    cost = WidthPolynomial(3e5, 1500.0)
-    step = 1e-6
-    slope = (np.log(cost(300 * (1 + step))) - np.log(cost(300 * (1 - step)))) / (2 * step)
-    np.testing.assert_allclose(cost.elasticity(300), slope, rtol=1e-8)
 
 
 def test_a_table_without_widths_is_refused(runs):

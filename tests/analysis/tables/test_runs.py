@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -181,7 +182,7 @@ def test_group_keeps_the_minimum_only_when_asked(frame, write_csv):
 
 
 def test_selecting_and_booking_keep_the_source(published):
-    part = published.select(published.runs["r"] == 4).book("excluded")
+    part = replace(published.select(published.runs["r"] == 4), injection="excluded")
     assert len(part) == 29
     assert (part.injection, part.sha256) == ("excluded", published.sha256)
     assert (part.booked["n_inject"] == 0).all()
