@@ -90,10 +90,13 @@ def chart(
         options = {"sharex": sharex, "sharey": sharey}
         figure, axes = panels(width, len(parts), columns, height, **options)
         entries: dict[str, Line2D] = {}
+        across = columns if width >= PAGE else 1
         for i, (ax, part) in enumerate(zip(axes, parts, strict=True)):
             entries |= _draw(ax, part)
-            if i == 0 or not sharey or width < PAGE:
+            if i % across == 0 or not sharey:
                 ax.set_ylabel(part.y)
+            if i + across >= len(parts) or not sharex:
+                ax.set_xlabel(part.x)
         if title:
             look = {"x": 0.01, "ha": "left", "fontsize": 9.5, "fontweight": "bold"}
             figure.suptitle(literal(title), **look)
@@ -124,7 +127,6 @@ def _draw(ax: Axes, part: Panel) -> dict[str, Line2D]:
         (ax.axvline if rule.axis == "x" else ax.axhline)(rule.at, **rule.style)
         if rule.label:
             entries[rule.label] = Line2D([], [], label=rule.label, **rule.style)
-    ax.set_xlabel(part.x)
     if part.title:
         ax.set_title(literal(part.title), loc="left", fontweight="bold")
     if not part.curves:
