@@ -132,11 +132,11 @@ class RecurrenceStyle:
 
 
 def budget_colours(budgets: Sequence[float]) -> dict[float, Any]:
-    """Dark to light with growing budget; viridis without its yellow end, unreadable on paper."""
+    """Dark to light with growing budget: viridis where it is readable on white and on black."""
     ordered = sorted(set(budgets))
     viridis = matplotlib.colormaps["viridis"]
     steps = max(len(ordered) - 1, 1)
-    return {budget: viridis(0.8 * i / steps) for i, budget in enumerate(ordered)}
+    return {budget: viridis(0.65 * i / steps) for i, budget in enumerate(ordered)}
 
 
 def recurrence_handles(styles: RecurrenceStyle, colour: str | None = None) -> list[Line2D]:

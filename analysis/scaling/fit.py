@@ -201,9 +201,9 @@ def check_identified(problem: Problem) -> None:
     acted_on = {e.acts_on: e.symbol for e in free_exponents(problem)}
     if "r" in acted_on and len(values["r"]) < 2:
         held = f"r = {values['r'][0]:g}" if len(values["r"]) else "no recurrent part"
-        symbol = acted_on["r"]
+        symbol, who = acted_on["r"], f"all {n_runs} runs have" if n_runs > 1 else "the one run has"
         raise NotIdentifiedError(
-            f"{symbol} is not identified: all {n_runs} runs have {held}, and {symbol} needs at "
+            f"{symbol} is not identified: {who} {held}, and {symbol} needs at "
             f"least two values of r; fix {symbol}, or fit --law=chinchilla"
         )
     if n_runs <= n_free:
