@@ -75,8 +75,7 @@ def carries(run: Measured, policies: Sequence[str], width: float = PAGE) -> Figu
 
 def _curve(points: Sequence[results.Point], cost: str, style: dict[str, Any], name: str) -> Curve:
     look = {"linewidth": 2.0 if name == results.UNIFORM else 1.1, "markersize": 3.6}
-    if name.startswith("oracle"):
-        look["alpha"] = 0.55
+    faint = 0.55 if name.startswith("oracle") else 1.0
     x = [point[cost].value for point in points]
     losses = ends([point["against_full_depth"] for point in points])
-    return Curve(x, **losses, style=style | look, label=name, bars=True)
+    return Curve(x, **losses, style=style | look, label=name, bars=True, faint=faint)

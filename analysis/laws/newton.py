@@ -331,13 +331,15 @@ def _freeze(matrix_SPP: FloatArray, frozen_SP: BoolArray) -> FloatArray:
 
 def _scaled(matrix_SPP: FloatArray) -> FloatArray:
     """The matrix with its diagonal scaled to one (signs kept)."""
-    diagonal = np.maximum(np.abs(np.einsum("spp->sp", matrix_SPP)), 1e-300) ** -0.5
+    diagonal = _scale(matrix_SPP)
     return matrix_SPP * diagonal[:, :, None] * diagonal[:, None, :]
 
 
+def _scale(matrix_SPP: FloatArray) -> FloatArray:
+    return np.maximum(np.abs(np.einsum("spp->sp", matrix_SPP)), 1e-300) ** -0.5
+
+
 def _solve(matrix_SPP: FloatArray, vector_SP: FloatArray) -> FloatArray:
-    diagonal = np.maximum(np.abs(np.einsum("spp->sp", matrix_SPP)), 1e-300) ** -0.5
-    scaled = matrix_SPP * diagonal[:, :, None] * diagonal[:, None, :]
-    return np.asarray(
-        np.linalg.solve(scaled, (vector_SP * diagonal)[:, :, None])[:, :, 0] * diagonal
-    )
+    diagonal = _scale(matrix_SPP)
+    solved = np.linalg.solve(_scaled(matrix_SPP), (vector_SP * diagonal)[:, :, None])
+    return np.asarray(solved[:, :, 0] * diagonal)

@@ -26,6 +26,7 @@ class Curve:
 
     Attributes:
         low, high: ends of a band about the curve, of this opacity, or of error bars at its points.
+        faint: opacity of the curve itself.
         label: in the legend, where equal ones are one entry.
     """
 
@@ -37,6 +38,7 @@ class Curve:
     high: ArrayLike | None = None
     bars: bool = False
     opacity: float = 0.16
+    faint: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -146,17 +148,17 @@ def _curve(ax: Axes, curve: Curve) -> None:
     shown = np.isfinite(y) & np.isfinite(x)
     if ax.get_yscale() == "log":
         shown &= y > 0
-    marks = {"markevery": max(1, int(shown.sum()) // MARKS)} if "marker" in curve.style else {}
-    if curve.style.get("linestyle") == "none" or curve.bars:
-        marks = {}
+    style = {"alpha": curve.faint, **curve.style}
+    if "marker" in style and style.get("linestyle") != "none" and not curve.bars:
+        style = {"markevery": max(1, int(shown.sum()) // MARKS), **style}
     if curve.low is None or curve.high is None:
-        ax.plot(x[shown], y[shown], **marks | dict(curve.style))
+        ax.plot(x[shown], y[shown], **style)
         return
     low, high = np.asarray(curve.low, np.float64), np.asarray(curve.high, np.float64)
     if curve.bars:
         reach = np.maximum([y - low, high - y], 0.0)[:, shown]
-        ax.errorbar(x[shown], y[shown], reach, elinewidth=0.7, **curve.style)
+        ax.errorbar(x[shown], y[shown], reach, elinewidth=0.7, **style)
         return
-    colour = curve.style["color"]
-    ax.fill_between(x, low, high, where=shown, color=colour, alpha=curve.opacity, linewidth=0)
-    ax.plot(x[shown], y[shown], **marks | dict(curve.style))
+    band = {"color": style["color"], "alpha": curve.opacity, "linewidth": 0}
+    ax.fill_between(x, low, high, where=shown, **band)
+    ax.plot(x[shown], y[shown], **style)

@@ -14,8 +14,8 @@ from scipy.optimize import elementwise
 from analysis.errors import NotIdentifiedError
 from analysis.laws.counting import FloatArray, Injection
 from analysis.laws.law import FittedLaw, Runs
+from analysis.scaling.flops import Architecture, architectures
 from analysis.tables.estimate import Draws, Estimate, estimate
-from analysis.tables.flops import Architecture, architectures
 from analysis.tables.runs import RunTable
 
 # The search reaches this factor beyond the widths of the runs; further out the law says nothing.

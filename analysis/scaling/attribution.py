@@ -13,8 +13,8 @@ import pandas as pd
 from analysis.laws.counting import FloatArray
 from analysis.laws.law import FittedLaw, Runs
 from analysis.scaling.allocation import optimal_allocation
+from analysis.scaling.flops import Architecture
 from analysis.tables.estimate import Estimate, estimate
-from analysis.tables.flops import Architecture
 from analysis.tables.runs import RunTable
 
 

@@ -23,8 +23,8 @@ from analysis.scaling.bootstrap import (
     refit,
 )
 from analysis.scaling.fit import FitResult, fit
+from analysis.scaling.flops import architectures
 from analysis.tables.estimate import Draws, Estimate, estimate
-from analysis.tables.flops import architectures
 from analysis.tables.runs import Dropped, RunTable
 
 

@@ -183,12 +183,9 @@ def _tokens_at(vertex: float, x: np.ndarray, n_params: np.ndarray, tokens: np.nd
 
 
 def _vertex_se(x: np.ndarray, loss: np.ndarray, coefficients: tuple[float, float, float]) -> float:
-    dof = len(x) - 3
-    if dof < 1:
+    if len(x) < 4:
         return float("nan")
+    _, covariance = np.polyfit(x, loss, 2, cov=True)  # of c₂, c₁, c₀
     _, c1, c2 = coefficients
-    design = np.stack([np.ones_like(x), x, x**2], axis=1)
-    variance = ((loss - design @ np.array(coefficients)) ** 2).sum() / dof
-    covariance = variance * np.linalg.inv(design.T @ design)
-    gradient = np.array([0.0, -1 / (2 * c2), c1 / (2 * c2**2)])
+    gradient = np.array([c1 / (2 * c2**2), -1 / (2 * c2), 0.0])
     return float(np.sqrt(gradient @ covariance @ gradient))

@@ -14,9 +14,17 @@ import pandas as pd
 
 from analysis.errors import NotIdentifiedError
 from analysis.laws.counting import FloatArray
-from analysis.scaling.bootstrap import UNIT_COLUMNS, Unit, blocks, problem_of, refit
+from analysis.scaling.bootstrap import (
+    UNIT_COLUMNS,
+    Unit,
+    blocks,
+    bootstrap_fit,
+    problem_of,
+    refit,
+)
 from analysis.scaling.fit import FitResult
 from analysis.tables.estimate import Draws, Estimate
+from analysis.tables.runs import RunTable
 
 
 @dataclass(frozen=True)
@@ -66,3 +74,18 @@ def jackknife(counted: pd.DataFrame, fit: FitResult, unit: Unit = "cell", seed: 
     predictions = predicted_GN[block_N, np.arange(len(block_N))]
     rmse = float(np.sqrt(((problem.loss_N - predictions) ** 2).mean()))
     return Jackknife(labels, refits.frame(problem), predictions, rmse)
+
+
+def spread(
+    table: RunTable, fit: FitResult, resamples: int, seed: int
+) -> tuple[Draws | None, list[str]]:
+    """The law's parameters over redrawn or left-out blocks, and what to know about them.
+
+    None for 0 resamples. Raises NotIdentifiedError where too few blocks can be redrawn.
+    """
+    if resamples == 0:
+        return None, []
+    if fit.law.interval == "jackknife":
+        return jackknife(table.booked, fit, seed=seed).draws, []
+    resampled = bootstrap_fit(table, fit, resamples=resamples, seed=seed)
+    return resampled.draws, resampled.warnings()

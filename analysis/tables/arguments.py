@@ -90,14 +90,22 @@ def add_seed_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=non_negative, default=0, metavar="N", help="default: 0")
 
 
-def positive(text: str) -> int:
-    """An integer of at least 1."""
-    return _integer(text, 1)
+def at_least(least: int) -> Callable[[str], int]:
+    """A whole number of at least this."""
+
+    def number(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{value} is less than {least}")
+        return value
+
+    return number
 
 
-def non_negative(text: str) -> int:
-    """An integer of at least 0."""
-    return _integer(text, 0)
+positive, non_negative = at_least(1), at_least(0)
 
 
 def _columns(text: str) -> dict[str, str]:
@@ -108,13 +116,3 @@ def _columns(text: str) -> dict[str, str]:
             allowed = f"OURS=THEIRS with OURS of {', '.join((*COLUMNS, *OTHERS))}"
             raise argparse.ArgumentTypeError(f"{'='.join(pair)!r}: allowed is {allowed}")
     return dict(pairs)
-
-
-def _integer(text: str, least: int) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-    if value < least:
-        raise argparse.ArgumentTypeError(f"{value} is less than {least}")
-    return value

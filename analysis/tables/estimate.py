@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from analysis.laws.counting import FloatArray
+from analysis.page.numbers import shown
 
 #: Half widths of a 95 % interval in standard errors.
 Z95 = 1.96
@@ -28,15 +29,7 @@ class Estimate:
 
     def text(self, digits: int = 3) -> str:
         """The value and its interval with so many decimals; what they would hide as 1.2e-06."""
-        if self.ci95 is None:
-            return _decimal(self.value, digits)
-        low, high = self.ci95
-        return f"{_decimal(self.value, digits)} [{_decimal(low, digits)}, {_decimal(high, digits)}]"
-
-
-def _decimal(value: float, digits: int) -> str:
-    hidden = 0 < abs(value) < 0.5 * 10.0**-digits
-    return f"{value:.1e}" if hidden else f"{value:.{digits}f}"
+        return shown(self, f".{digits}f")
 
 
 @dataclass(frozen=True)

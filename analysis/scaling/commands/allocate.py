@@ -9,18 +9,18 @@ from analysis.page.section import Items, Section
 from analysis.scaling.allocation import allocate
 from analysis.scaling.commands.arguments import add_fit_arguments, positive_number
 from analysis.scaling.fit import fit
+from analysis.scaling.flops import architectures
 from analysis.scaling.isoflop import exponents, isoflop_curves
+from analysis.scaling.jackknife import spread
 from analysis.scaling.readable import readable
 from analysis.scaling.show.curve_json import allocation_json
 from analysis.scaling.show.curve_sections import allocation, price, sizes_table
-from analysis.scaling.spread import spread
 from analysis.tables.arguments import (
     Command,
     add_table_arguments,
     read_table,
     warn,
 )
-from analysis.tables.flops import architectures
 from analysis.tables.provenance import provenance
 
 

@@ -11,8 +11,8 @@ from analysis.page.section import Block, Items, Section, Text
 from analysis.scaling.allocation import with_draws
 from analysis.scaling.commands.arguments import add_fit_arguments, positive_number
 from analysis.scaling.fit import fit
+from analysis.scaling.jackknife import spread
 from analysis.scaling.readable import readable
-from analysis.scaling.spread import spread
 from analysis.tables.arguments import Command, add_table_arguments, read_table
 from analysis.tables.estimate import Draws, Estimate, estimate
 from analysis.tables.provenance import provenance

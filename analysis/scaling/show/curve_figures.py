@@ -26,7 +26,7 @@ from analysis.scaling.isoflop import IsoFlopCurve
 Quantity = Callable[[IsoFlopCurve], float]
 
 TWENTY: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (4, 4))}
-REFUSED: dict[str, Any] = {"linewidth": 0.8, "alpha": 0.5}
+REFUSED: dict[str, Any] = {"linewidth": 0.6}
 SIZE, COMPUTE = "unique non-embedding parameters N", "training FLOPs C"
 
 
@@ -154,9 +154,11 @@ def tokens_per_parameter(
 ) -> Figure:
     """D*/N* against compute, N unique; every run as a faint point."""
     styles = RecurrenceStyle(curve.r for curve in curves)
-    faint = {"markersize": 3, "alpha": 0.25, "markeredgewidth": 0}
+    small = {"markersize": 3, "markeredgewidth": 0}
     runs = [
-        Curve(np.full(len(c.loss), c.budget), c.tokens / c.n_params, styles.points(c.r) | faint)
+        Curve(
+            [c.budget] * len(c.loss), c.tokens / c.n_params, styles.points(c.r) | small, faint=0.25
+        )
         for c in curves
     ]
     drawn = _law_and_vertices(

@@ -194,8 +194,9 @@ def _residuals_by_r(runs: pd.DataFrame, styles: RecurrenceStyle) -> list[Curve]:
     """Every run, spread sideways in table order, with the mean and one standard deviation."""
     drawn = []
     for i, (r, mine) in enumerate(runs.groupby("r")["residual"]):
-        faint = styles.points(r) | {"alpha": 0.55, "markersize": 3, "markeredgewidth": 0}
-        drawn.append(Curve(i + np.linspace(-0.28, 0.06, len(mine)), mine, faint))
+        small = styles.points(r) | {"markersize": 3, "markeredgewidth": 0}
+        x = i + np.linspace(-0.28, 0.06, len(mine))
+        drawn.append(Curve(x, mine, small, faint=0.55))
         mean, spread = mine.mean(), mine.std() if len(mine) > 1 else 0.0
         look, low, high = styles.points(r) | {"capsize": 3}, mean - spread, mean + spread
         drawn.append(Curve([i + 0.24], [mean], look, low=[low], high=[high], bars=True))

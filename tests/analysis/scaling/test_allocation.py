@@ -18,9 +18,9 @@ from analysis.scaling.allocation import (
     optimal_allocation,
     with_draws,
 )
+from analysis.scaling.flops import architectures
 from analysis.scaling.jackknife import jackknife
 from analysis.tables.estimate import Draws, estimate
-from analysis.tables.flops import architectures
 from tests.analysis import laptop_study
 from tests.analysis.laptop_study import joint_law
 

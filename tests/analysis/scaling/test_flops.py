@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from analysis.errors import InputError
-from analysis.tables.flops import architecture, architectures
+from analysis.scaling.flops import architecture, architectures
 from tests.analysis import laptop_study
 
 
