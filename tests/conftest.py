@@ -39,6 +39,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONGEST.index(n) if (n := item.path.name) in LONGEST else 99)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _programs_of_one_file():
+    """Each compiled program holds memory mappings, of which Linux allows a process 65,530."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture(scope="session")
 def novel() -> str:
     """A whole bundled novel."""

@@ -19,7 +19,7 @@ def run(r: int, steps: int) -> ConfigDict:
     c.mesh = "data:1,fsdp:1,tensor:1"  # the same numbers for every number of workers
     c.budget.tokens, c.budget.steps = 0.0, steps
     c.model = base.isodepth_model(
-        vocab_size=300, width=8, head_dim=4, effective_layers=4, ends=1, recurrences=r,
+        vocab_size=300, width=8, head_dim=4, effective_layers=r, ends=0, recurrences=r,
         max_length=LENGTH,
     )  # fmt: skip
     c.optimizer = base.adamw(

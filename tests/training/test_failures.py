@@ -76,19 +76,26 @@ def undisturbed(data, tmp_path_factory):
     return numbers(workdir)
 
 
-@pytest.fixture
-def stopped(data, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def stopped_once(data, tmp_path_factory):
     """The folder of a run that was stopped after step 8; it has checkpoints of steps 4 and 8."""
+    workdir = tmp_path_factory.mktemp("runs") / "stopped"
 
     def stop(metrics):
         os.kill(os.getpid(), signal.SIGTERM)
         return metrics
 
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer, "train_step", after_step(8, stop))
         with pytest.raises(Interrupted):
-            run(data, tmp_path / "run")
-    return tmp_path / "run"
+            run(data, workdir)
+    return workdir
+
+
+@pytest.fixture
+def stopped(stopped_once, tmp_path):
+    """A copy of it, for one test to spoil."""
+    return shutil.copytree(stopped_once, tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -389,11 +396,11 @@ def compiled(tmp_path_factory):
     ("moment", "left"),
     [
         ("orbax writes", {"4"}),
-        ("digests", {"4"}),
-        ("old one goes", {"4", "8"}),
-        ("half a line", {"4"}),
-        ("summary", {"8", "12"}),
-        ("disk full", {"4"}),
+        pytest.param("digests", {"4"}, marks=pytest.mark.slow),
+        pytest.param("old one goes", {"4", "8"}, marks=pytest.mark.slow),
+        pytest.param("half a line", {"4"}, marks=pytest.mark.slow),
+        pytest.param("summary", {"8", "12"}, marks=pytest.mark.slow),
+        pytest.param("disk full", {"4"}, marks=pytest.mark.slow),
     ],
 )
 def test_killed_while_it_writes(data, undisturbed, tmp_path, compiled, moment, left):

@@ -1,3 +1,4 @@
+import contextlib
 import errno
 import io
 import json
@@ -219,7 +220,7 @@ TERM = signal.SIGTERM
 )  # fmt: skip
 def test_interrupted_at_any_moment(data, validated, tmp_path, monkeypatch, moment, message):
     workdir, config = tmp_path / "run", validated_config(data)
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, hangups_end():
         moment(patch)
         with pytest.raises(Interrupted, match=message):
             run(config, workdir)
@@ -228,6 +229,14 @@ def test_interrupted_at_any_moment(data, validated, tmp_path, monkeypatch, momen
     assert not (workdir / "summary.json").exists()
     assert without_times(run(config, workdir)) == without_times(validated[1])
     assert metrics(workdir) == metrics(validated[0])
+
+
+@contextlib.contextmanager
+def hangups_end():
+    """SIGHUP does what it does in a terminal, also where the tests run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def validated_config(data):
