@@ -3,6 +3,7 @@
 import contextlib
 import queue
 import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -36,7 +37,8 @@ def reasons():
 
 @pytest.fixture
 def pair(ended):
-    """(process 0, process 1), connected."""
+    """(process 0, process 1), connected; their threads end before `_end` is the real one again."""
+    before = set(threading.enumerate())
     with socket.create_server(("localhost", 0)) as server, ThreadPoolExecutor(1) as pool:
         first = pool.submit(_First, server, "secret", 2)
         stranger = _Line(socket.create_connection(server.getsockname()))
@@ -50,6 +52,9 @@ def pair(ended):
         with contextlib.suppress(OSError):
             each._connection.shutdown(socket.SHUT_RDWR)
         each.close()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(SECONDS)
+        assert not thread.is_alive()
 
 
 def test_an_error_of_another_process_is_said_by_process_0(pair, ended, reasons, capsys):
