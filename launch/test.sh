@@ -16,6 +16,6 @@ if (($# == 0)); then
   "$venv_python" -m ruff check
   "$venv_python" -m ruff format --check
   "$venv_python" -m mypy
-  set -- -n 2 --dist loadfile --no-loadscope-reorder --durations=12
+  set -- -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 --durations=12
 fi
 "$venv_python" -m pytest "$@"

@@ -25,10 +25,12 @@ TESTED_ELSEWHERE = {
 SHORTENED = (
     ("looped_jax.train --config=configs/quickstart.py", "",
      "--config.budget.flops=3e9 --config.evaluation.max_windows=16 --config.evaluation.batch_size=8"
-     " --config.model.width=16"),
+     " --config.model.width=16 --config.model.prelude_layers=0 --config.model.core_layers=1"
+     " --config.model.coda_layers=0"),
     ("--recurrences=1,4,8", "--recurrences=1,4,8", "--recurrences=1,4 --max_tokens=8"),
     ("launch.sweep", "", "--dry_run"),
     ("analysis fit analysis/data/schwethelm2026_isodepth.csv", "", "--bootstrap=20 --starts=20"),
+    ("analysis reproduce", "", "--bootstrap=20 --starts=20"),
     ("analysis predict", "", "--bootstrap=20 --starts=20"),
     ("analysis allocate", "", "--bootstrap=20 --starts=20"),
 )  # fmt: skip

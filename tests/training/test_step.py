@@ -25,6 +25,9 @@ SAMPLED = base.lognormal_poisson_depth(mean=2.0, sigma=0.5, minimum=1, maximum=4
 def configured(**changes):
     config = tiny_config("nowhere")
     config.model.max_recurrences = 4
+    config.optimizer = base.adamw(
+        rate=1e-2, decay=0.1, clip_norm=1.0, warmup_steps=0, warmdown_share=1.0
+    )
     # So that Adam does not make a whole step of what rounding left of a gradient near zero.
     config.optimizer.eps = 1e-3
     with config.unlocked():
