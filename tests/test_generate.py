@@ -20,7 +20,8 @@ from tests.untrained_runs import write_untrained_run
 
 @pytest.fixture(scope="module")
 def run(data, tmp_path_factory):
-    return write_untrained_run(tmp_path_factory.mktemp("run") / "one", tiny_config(data.folder))
+    config = tiny_config(data.folder, ends=1)
+    return write_untrained_run(tmp_path_factory.mktemp("run") / "one", config)
 
 
 @pytest.fixture

@@ -7,8 +7,13 @@ from ml_collections import ConfigDict
 from configs import base
 
 
-def tiny_config(data_folder: Path, *, steps: int = 12, recurrences: int = 2) -> ConfigDict:
-    """A core of two layers of width 16 on 300 tokens of vocabulary; 12 steps take a second."""
+def tiny_config(
+    data_folder: Path, *, steps: int = 12, recurrences: int = 2, ends: int = 0
+) -> ConfigDict:
+    """A core of two layers of width 16 on 300 tokens of vocabulary; 12 steps take a second.
+
+    Prelude and coda have `ends` layers each.
+    """
     c = base.get_config()
     c.name = "tiny"
     c.data.folder = str(data_folder)
@@ -17,9 +22,8 @@ def tiny_config(data_folder: Path, *, steps: int = 12, recurrences: int = 2) -> 
     c.budget.tokens = 0.0
     c.budget.steps = steps
     c.model = base.isodepth_model(
-        vocab_size=300, width=16, head_dim=8, effective_layers=2 * recurrences, ends=0,
-        recurrences=recurrences,
-        max_length=16,
+        vocab_size=300, width=16, head_dim=8, effective_layers=2 * (ends + recurrences), ends=ends,
+        recurrences=recurrences, max_length=16,
     )  # fmt: skip
     c.optimizer = base.muonh_adamw(d_ref=16, batch_ref=128, tokens_ref=1536.0)
     c.checkpoint.every_steps = 4

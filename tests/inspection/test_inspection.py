@@ -35,7 +35,7 @@ SETTINGS = Settings(max_windows=8, recurrences=3, resamples=20)
 
 @pytest.fixture(scope="module")
 def run(data, tmp_path_factory):
-    config = tiny_config(data.folder)
+    config = tiny_config(data.folder, ends=1)
     params = random_params(resolve(config).model)
     config.name = "[red]one"  # which is no mark-up
     return write_untrained_run(tmp_path_factory.mktemp("run") / "one", config, params)

@@ -63,9 +63,9 @@ def test_another_injection_and_split_names_what_is_new_and_dropped(data, source)
     wider = tiny_config(data.folder)
     wider.model.mlp_hidden = 96
     _, taken, _ = begun(wider, data, source)
-    assert "coda/mlp/down/kernel" in taken.new
-    assert "coda/mlp/down/kernel" in taken.dropped
-    assert "coda/attn/out/kernel" in taken.taken
+    assert "core/mlp/down/kernel" in taken.new
+    assert "core/mlp/down/kernel" in taken.dropped
+    assert "core/attn/out/kernel" in taken.taken
 
 
 @pytest.mark.parametrize(
