@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import RunTable, Settings, fit_study, load_runs
+from analysis import NotIdentifiedError, RunTable, Settings, fit_study, load_runs
 from analysis.scaling.show import fit_sections
 from analysis.scaling.show.answer_sections import warnings
 from analysis.scaling.show.fit_json import to_json
@@ -51,6 +51,16 @@ def document(study: Study) -> dict:
 
 def reasons(result: dict, part: str) -> list[str]:
     return [warning for warning in result["warnings"] if warning.startswith(part)]
+
+
+@pytest.fixture
+def without_local(monkeypatch):
+    """A study without the local law, whose many fits a test does not look at."""
+
+    def refuse(table):
+        raise NotIdentifiedError("left out here")
+
+    monkeypatch.setattr("analysis.scaling.study.study_locally", refuse)
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +143,7 @@ def test_predictions_add_up(study):
     assert (frame["n_effective"] >= frame["n_once"]).all()
 
 
-def test_chinchilla_law_says_what_does_not_apply(published):
+def test_chinchilla_law_says_what_does_not_apply(published, without_local):
     result = document(fit_study(published, Settings(law="chinchilla", starts=4, resamples=10)))
     assert result["params"]["phi"] is None
     assert result["bootstrap"]["phi"] is None
@@ -145,7 +155,7 @@ def test_chinchilla_law_says_what_does_not_apply(published):
     assert reasons(result, "chinchilla law over 4 values of r")
 
 
-def test_held_phi(published):
+def test_held_phi(published, without_local):
     result = document(fit_study(published, Settings(phi=0.3, starts=4, resamples=10)))
     assert result["params"]["phi"] == 0.3
     assert result["halves"]["low"]["phi"] == 0.3
@@ -155,7 +165,7 @@ def test_held_phi(published):
     assert reasons(result, "injection_sensitivity: null: φ is held fixed")
 
 
-def test_holdout_is_not_fitted(published):
+def test_holdout_is_not_fitted(published, without_local):
     study = fit_study(published, Settings(holdout=2, starts=4, resamples=0))
     result = document(study)
     assert result["n_runs"] == 80
@@ -166,7 +176,7 @@ def test_holdout_is_not_fitted(published):
     assert reasons(result, "bootstrap: null: 0 resamples were asked for")
 
 
-def test_small_noisy_study_works_and_flags(tmp_path):
+def test_small_noisy_study_works_and_flags(tmp_path, without_local):
     root = laptop_study.write_run_folders(laptop_study.study(noise=0.08, seed=2), tmp_path)
     broken = root / "lost"
     broken.mkdir()
@@ -185,7 +195,7 @@ def test_small_noisy_study_works_and_flags(tmp_path):
     assert "warning: The intervals from resampled runs: 12 blocks" in said
 
 
-def test_parts_without_enough_runs_are_null_with_a_reason(published):
+def test_parts_without_enough_runs_are_null_with_a_reason(published, without_local):
     runs = published.runs
     few = published.select((runs["r"] == 1) | ((runs["r"] == 4) & (runs["budget"] < 6e17)))
     study = fit_study(few, QUICK)
@@ -200,7 +210,7 @@ def test_parts_without_enough_runs_are_null_with_a_reason(published):
     assert set(line.split()[4:]) == {"–"}
 
 
-def test_too_few_blocks_make_the_bootstrap_null(published):
+def test_too_few_blocks_make_the_bootstrap_null(published, without_local):
     result = document(fit_study(published, Settings(unit="r", starts=4, resamples=10)))
     assert result["bootstrap"] is None
     assert reasons(result, "bootstrap: null: bootstrap: 4 blocks")
@@ -225,7 +235,7 @@ def test_no_nan_reaches_the_file(study):
         dumps({"x": float("nan")})
 
 
-def test_laptop_study_recovers_its_truth():
+def test_laptop_study_recovers_its_truth(without_local):
     runs = pd.DataFrame(laptop_study.study(noise=0.004, seed=0))
     table = RunTable(runs, "once", Path("synthetic"), "0" * 64)
     study = fit_study(table, Settings(starts=5, resamples=60))
