@@ -3,6 +3,7 @@
 A name may hold anything: terminal escapes, a spreadsheet formula, mathematics, half a character.
 """
 
+import html
 import re
 
 import pandas as pd
@@ -18,6 +19,17 @@ _LATEX = {
 def printable(text: str) -> str:
     r"""What does not print, the ends of lines and lone surrogates included, as ``\x1b``."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def escape(text: str) -> str:
+    """Text as HTML that shows it, with what does not print made visible."""
+    return html.escape(printable(text))
+
+
+def mathematics(text: str) -> str:
+    """The same with its symbols set: N_once, r^φ, N^−α."""
+    found = re.sub(r"\bN_(once|rec|inject|eff)\b", r"N<sub>\1</sub>", escape(text))
+    return re.sub(r"\^(−?[α-ω])", r"<sup>\1</sup>", found)
 
 
 def csv(frame: pd.DataFrame) -> str:

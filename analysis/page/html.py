@@ -5,12 +5,10 @@ so the page can be mailed, archived and printed.
 """
 
 import base64
-import re
 from collections.abc import Sequence
-from html import escape as escape_html
 
 from analysis.page import style
-from analysis.page.characters import printable
+from analysis.page.characters import escape, mathematics
 from analysis.page.section import (
     Block,
     Folded,
@@ -48,17 +46,6 @@ def page(title: str, subtitle: str, sections: Sequence[Section]) -> str:
 """
 
 
-def escape(text: str) -> str:
-    """Text as HTML that shows it, with what does not print made visible."""
-    return escape_html(printable(text))
-
-
-def _set(text: str) -> str:
-    """A sentence whose symbols are set as mathematics: N_once, r^φ, N^−α."""
-    html = re.sub(r"\bN_(once|rec|inject|eff)\b", r"N<sub>\1</sub>", escape(text))
-    return re.sub(r"\^(−?[α-ω])", r"<sup>\1</sup>", html)
-
-
 def _section(section: Section) -> str:
     blocks = "\n".join(map(_block, section.content))
     return f'<section id="{section.anchor}"><h2>{escape(section.title)}</h2>\n{blocks}</section>'
@@ -67,7 +54,7 @@ def _section(section: Section) -> str:
 def _block(block: Block) -> str:
     match block:
         case str():
-            return f"<p>{_set(block)}</p>"
+            return f"<p>{mathematics(block)}</p>"
         case Text():
             return _text(block)
         case Items():
@@ -84,7 +71,7 @@ def _block(block: Block) -> str:
 
 
 def _text(block: Text) -> str:
-    html = _set(block.text)
+    html = mathematics(block.text)
     if block.kind == "answer":  # the number is large, what follows it small
         number, colon, rest = html.partition(": ")
         html = f"{number} <small>{rest}</small>" if colon else html
@@ -101,7 +88,7 @@ def _figure(item: PageFigure) -> str:
     return (
         f'<figure><picture><source media="(max-width: 640px)" srcset="{narrow}">'
         f'<img style="width:{share:.0%}" alt="{escape(item.alt)}" src="{_data(item.svg)}">'
-        f"</picture><figcaption>{_set(item.caption)}</figcaption></figure>"
+        f"</picture><figcaption>{mathematics(item.caption)}</figcaption></figure>"
     )
 
 

@@ -152,9 +152,9 @@ def count_axis(axis: Axis, sparse: bool = False) -> None:
     decades = _settle(axis)
     subs: tuple[float, ...] = (1, 2, 5)
     if decades < 1:
-        subs = (1, 1.5, 2, 3, 4, 5, 7)
+        subs = (1, 1.5, 2, 3, 5) if sparse else (1, 1.5, 2, 3, 4, 5, 7)
     elif sparse or decades > 2.5:
-        subs = (1, 3) if decades < 4 else (1,)
+        subs = (1, 3) if decades < (2.5 if sparse else 4) else (1,)
     _label_log(axis, subs, compact)
 
 

@@ -6,7 +6,6 @@ Rows are records at full precision, and what JSON holds; columns say which parts
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -61,14 +60,16 @@ class Table:
         """A table element, in a box that scrolls where it is wider than the page."""
         kinds = ["" if column.form is None else ' class="n"' for column in self.columns]
 
+        text = characters.mathematics
+
         def line(cells: Sequence[str], tag: str) -> str:
             html = [
-                f"<{tag}{kind}>{escape(_minus(cell) if kind and tag == 'td' else cell)}</{tag}>"
+                f"<{tag}{kind}>{text(_minus(cell) if kind and tag == 'td' else cell)}</{tag}>"
                 for cell, kind in zip(cells, kinds, strict=True)
             ]
             return f"<tr>{''.join(html)}</tr>"
 
-        caption = f"<figcaption>{escape(characters.printable(self.caption))}</figcaption>"
+        caption = f"<figcaption>{text(self.caption)}</figcaption>"
         caption = caption if self.caption else ""
         head = line([column.title for column in self.columns], "th")
         body = "".join(line(cells, "td") for cells in self._cells())

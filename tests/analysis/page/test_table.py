@@ -46,6 +46,9 @@ def test_html_is_escaped_and_has_a_true_minus(table):
     assert "&lt;b&gt;" in html
     assert "<td>-1</td>" in html  # text stays as it was written
     html.encode()
+    formula = Table("t", "A·N^−α", (Column("x", "x"),), [{"x": "counted in N_once"}]).html()
+    assert "A·N<sup>−α</sup>" in formula
+    assert "<td>counted in N<sub>once</sub></td>" in formula
 
 
 def test_csv_has_full_precision_and_no_formula(table):
