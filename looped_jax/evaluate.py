@@ -34,7 +34,7 @@ from looped_jax.adaptive.signals import SIGNALS
 from looped_jax.cpu_devices import use_cores
 from looped_jax.errors import UserError
 from looped_jax.evaluation.exits.policies import POLICIES
-from looped_jax.evaluation.exits.running import CARRIES
+from looped_jax.evaluation.exits.suite import CARRIES
 from looped_jax.evaluation.settings import EPSILONS, Settings
 from looped_jax.evaluation.suites import SUITES
 from looped_jax.evaluation.trained import Trained

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from looped_jax.model.accounting import forward_flops_per_token
 from looped_jax.model.config import ModelConfig
 
 Array = jax.Array
@@ -125,6 +126,16 @@ SIGNALS = {
         expect_loops, expected_over_done, lambda model: 1.0, is_fitted=True,
     ),
 }  # fmt: skip
+
+
+def flops_with_exits(model: ModelConfig, length: int, loops: float, signal: str) -> float:
+    """Forward FLOPs of a token that loops so often, with a look at its signal after every loop.
+
+    Args:
+      length: tokens of a text, which attention is counted for.
+      loops: of a token, or the mean of many.
+    """
+    return forward_flops_per_token(model, length, loops) + loops * SIGNALS[signal].flops(model)
 
 
 def divergence(log_p: Array, log_q: Array) -> Array:

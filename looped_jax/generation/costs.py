@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from looped_jax.adaptive.rule import Rule
-from looped_jax.adaptive.signals import SIGNALS
+from looped_jax.adaptive.signals import flops_with_exits
 from looped_jax.model.accounting import forward_flops_per_token
 from looped_jax.model.config import ModelConfig
 
@@ -20,8 +20,7 @@ def describe_cost(
     """
     mean, T = sum(loops) / len(loops), round(length)
     flops = lambda depth: forward_flops_per_token(model, T, depth)
-    # The signal is computed after every loop, whether the rule looks at it or not.
-    adaptive = flops(mean) + mean * SIGNALS[rule.signal].flops(model)
+    adaptive = flops_with_exits(model, T, mean, rule.signal)
     return (
         f"{mean:.2f} loops in the mean of at most {most}, {adaptive:.3g} FLOPs per token: "
         f"{adaptive / flops(most):.2f} of full depth, {adaptive / flops(mean):.2f} of uniform "

@@ -1,12 +1,13 @@
 """Whether depth by token saves time when text is scored: CPU seconds, against the FLOPs it saves.
 
-    NPROC=1 python -m tests.benchmarks.adaptive --out=adaptive.json
+    NPROC=1 python -m tests.benchmarks.adaptive --out=tests/benchmarks/adaptive.json
     NPROC=1 python -m tests.benchmarks.adaptive --workdir=runs/elastic/runs/… --hops=runs/hops
 
 Random weights with given exits show what packing reaches of the FLOP bound; --workdir adds exits by
 `change` of a trained model, --hops the task whose answers need different depths. Every case calls
 its programs in turn and takes the median of 7; compiling is apart. Seconds are of the process on
-one thread; ratios repeat to about 1 %, absolute times move with the machine's load.
+one thread; ratios repeat to about 1 %, absolute times move with the machine's load. The same
+command, run again, measures the cases that --out does not have yet.
 """
 
 import json
@@ -27,15 +28,17 @@ from looped_jax import cli
 from looped_jax.adaptive.exits import Exits
 from looped_jax.adaptive.rule import Rule
 from looped_jax.adaptive.scoring import scorer
-from looped_jax.adaptive.signals import SIGNALS
+from looped_jax.adaptive.signals import flops_with_exits
 from looped_jax.data.pipeline import validation_batches
-from looped_jax.evaluate import finished_runs, opened
+from looped_jax.evaluate import opened
 from looped_jax.evaluation.settings import Settings
-from looped_jax.files import write_json
+from looped_jax.files import read_json, write_json
 from looped_jax.model.accounting import forward_flops_per_token
 from looped_jax.model.boxes import unboxed
 from looped_jax.model.config import ModelConfig
 from looped_jax.progress import Display
+from looped_jax.reading.opening import run_folders
+from looped_jax.run_folder import RunFolder
 from looped_jax.training.state import init_params
 from looped_jax.training.validation import window_scorer
 
@@ -48,19 +51,24 @@ Programs = dict[str, Callable[[], Any]]
 
 def main(_: list[str]) -> None:
     given = flags.FLAGS
+    cases: dict[str, Callable[[], Any]] = {"replay": lambda: replay(mean=4.0, stragglers=0.05)}
+    if given.workdir:
+        cases["trained"] = lambda: trained(Path(given.workdir))
+    for path in run_folders(Path(given.hops)) if given.hops else []:
+        cases[RunFolder(path).read_config()["name"]] = lambda path=path: hops(path)
+    out = Path(given.out)
     report: dict[str, Any] = {
         "what": "CPU seconds of one process, alternating, median of 7, compilation apart",
         "threads": os.environ.get("NPROC", "all"),
+        "machine": given.machine,
         "jax": jax.__version__,
-        "cases": {"replay": replay(mean=4.0, stragglers=0.05)},
+        "cases": read_json(out)["cases"] if out.exists() else {},
     }
-    if given.workdir:
-        report["cases"]["trained"] = trained(Path(given.workdir))
-    if given.hops:
-        report["cases"]["hops"] = [hops(path) for path in finished_runs(Path(given.hops))]
-    if given.out:
-        write_json(Path(given.out), report)
-    print(json.dumps(report, indent=1))
+    for name, case in cases.items():
+        if name not in report["cases"]:
+            report["cases"][name] = case()
+            write_json(out, report)
+            print(json.dumps({name: report["cases"][name]}, indent=1), flush=True)
 
 
 def replay(mean: float, stragglers: float) -> dict[str, Any]:
@@ -195,8 +203,7 @@ def measured(programs: Programs) -> tuple[dict[str, float], dict[str, float]]:
 
 def against_bound(model: ModelConfig, T: int, R: int, loops: float, ratio: float) -> dict[str, Any]:
     """What of the saving in FLOPs is one in time."""
-    flops = lambda depth: forward_flops_per_token(model, T, depth)
-    bound = (flops(loops) + loops * SIGNALS["change"].flops(model)) / flops(R)
+    bound = flops_with_exits(model, T, loops, "change") / forward_flops_per_token(model, T, R)
     return {
         "mean_loops": loops,
         "seconds_over_full_depth": ratio,
@@ -208,5 +215,6 @@ def against_bound(model: ModelConfig, T: int, R: int, loops: float, ratio: float
 if __name__ == "__main__":
     flags.DEFINE_string("workdir", None, "Folder of a finished elastic run.")
     flags.DEFINE_string("hops", None, "Folder of the finished runs of configs/studies/hops.py.")
-    flags.DEFINE_string("out", None, "JSON file to write.")
+    flags.DEFINE_string("machine", "", "What else ran on the machine, to stand in the file.")
+    flags.DEFINE_string("out", "adaptive.json", "JSON file that cases are added to.")
     cli.run(main)

@@ -4,46 +4,44 @@ One half of the windows fits the signals that need it and chooses thresholds, th
 with them, every token really leaving when it exits.
 """
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
-from looped_jax import parallel
 from looped_jax.adaptive.calibration import Calibration, Measured
 from looped_jax.adaptive.rule import Rule
-from looped_jax.adaptive.signals import SIGNALS
+from looped_jax.adaptive.signals import SIGNALS, Probe, flops_with_exits
 from looped_jax.evaluation.exits.passes import at_depth, difference, run_pass, with_rule
 from looped_jax.evaluation.exits.policies import calibrated_thresholds, exit_loops
-from looped_jax.evaluation.scored.windows import score
 from looped_jax.evaluation.trained import Trained
 from looped_jax.model.accounting import forward_flops_per_token
 from looped_jax.model.config import ModelConfig
-from looped_jax.model.frozen import FrozenModel
 
 
 def calibrate(
     trained: Trained,
     signals: Sequence[str],
-    probe: Any,
+    recorded: dict[str, np.ndarray],
+    tokens_N: np.ndarray,
+    probe: Probe,
     recurrences: int,
-    calibration: range,
     scored: range,
 ) -> Calibration:
-    """These signals at thresholds from 1.5 loops in the mean to all, and full depth beside them."""
+    """These signals at thresholds from 1.5 loops in the mean to all, and full depth beside them.
+
+    Args:
+      recorded: signals (R or more, N) of text that is not scored; `change`, and those asked for.
+      tokens_N: its input tokens.
+      recurrences: R, the loop at which every token exits.
+    """
     run, R = trained.run, recurrences
     T = run.data.sequence_length
-    names = tuple(name for name in SIGNALS if name == "change" or name in signals)
-    recorder = signal_recorder(run.model, names, R, trained.mesh)
-    recorded, text = score(trained, recorder, "exits: signals", probe, windows=calibration)
-    fitted = {} if probe is None else {"probe": probe}
-    fitted["prior"] = fit_prior(recorded["change"], text.token, run.model)
+    recorded = {name: values[:R] for name, values in recorded.items()}
+    fitted: dict[str, Any] = {"probe": probe}
+    fitted["prior"] = fit_prior(recorded["change"], tokens_N, run.model)
     done_R1 = np.arange(1, R + 1)[:, None]
-    recorded["prior"] = (fitted["prior"][text.token] / done_R1).astype(np.float32)
+    recorded["prior"] = (fitted["prior"][tokens_N] / done_R1).astype(np.float32)
     tried = [
         Rule(name, threshold, most=R)
         for name in signals
@@ -51,14 +49,13 @@ def calibrate(
         for threshold in calibrated_thresholds(recorded[name])
     ]
     full = run_pass(trained, at_depth(trained, R), "", scored)
-    flops = functools.partial(forward_flops_per_token, run.model, T)
     measured = []
     with trained.display.track(f"{run.name} exits: rules", len(tried), unit="rules") as progress:
         for rule in tried:
             program = with_rule(trained, rule, fitted.get(rule.signal), R)
             found = run_pass(trained, program, "", scored)
             excess, error = difference(found, full)
-            cost = flops(found.loops) + found.loops * SIGNALS[rule.signal].flops(run.model)
+            cost = flops_with_exits(run.model, T, found.loops, rule.signal)
             measured.append(
                 Measured(
                     rule.signal, rule.threshold, found.loops, cost, found.loss, excess,
@@ -67,45 +64,8 @@ def calibrate(
             )  # fmt: skip
             progress.update(len(measured))
     tokens = int(full.tokens_W.sum())
-    return Calibration(R, full.loss, flops(R), tokens, measured, fitted)
-
-
-@functools.lru_cache(maxsize=8)
-def signal_recorder(
-    model: ModelConfig, signals: tuple[str, ...], recurrences: int, mesh: Mesh
-) -> Callable[..., Any]:
-    """The compiled (params, tokens (B, T + 1), mask, probe) -> {signal: (R, B, T)}, mask.
-
-    The prior is left out: it is fitted on what is recorded here.
-    """
-    names = [name for name in signals if name != "prior"]
-
-    def record(params, tokens_BT, mask_BT, probe):
-        frozen, inputs_BT = FrozenModel(model, params), tokens_BT[:, :-1]
-        input_BTD = frozen.prelude(frozen.embed(inputs_BT))
-        start = frozen.initial_state(input_BTD)
-        fitted = {"probe": probe}
-        memories = {
-            name: SIGNALS[name].init(fitted.get(name), inputs_BT, start, model.vocab_size)
-            for name in names
-        }
-
-        def loop(carried, index):
-            state, memories = carried
-            new = frozen.recur(state, input_BTD, index)
-            values, kept = {}, {}
-            for name in names:
-                signal = SIGNALS[name]
-                value, kept[name] = signal.step(
-                    frozen.readout, fitted.get(name), state, new, memories[name]
-                )
-                values[name] = jnp.where(index + 1 < signal.first, jnp.inf, value)
-            return (new, kept), values
-
-        loops = jnp.arange(recurrences, dtype=jnp.int32)
-        return jax.lax.scan(loop, (start, memories), loops)[1], mask_BT
-
-    return jax.jit(record, out_shardings=parallel.replicated(mesh))
+    full_flops = forward_flops_per_token(run.model, T, R)
+    return Calibration(R, full.loss, full_flops, tokens, measured, fitted)
 
 
 def fit_prior(change_RN: np.ndarray, token_N: np.ndarray, model: ModelConfig) -> np.ndarray:

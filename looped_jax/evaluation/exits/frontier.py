@@ -46,19 +46,17 @@ def flops_of_exits(
     """Forward FLOPs of each token, and what of them the exit tests take, (N,).
 
     A policy that reads the output has it already when the token exits, so one of its looks is the
-    readout that every token needs. What the block costs depends on the carry: with "carry" a token
-    costs its own loops; with "full_depth" all R loops (all tokens' equal number for the uniform
-    policy).
+    readout that every token needs. Other tests are made after every loop that a token does. What
+    the block costs depends on the carry: with "carry" a token costs its own loops; with
+    "full_depth" all R loops (all tokens' equal number for the uniform policy).
     """
     costs = costs_per_token(model, length)
     loops_run_N = loop_N
     if carry == "full_depth" and policy.signal != "loop":
         loops_run_N = np.full_like(loop_N, recurrences)
-    one_test = policy.test_flops_per_token(model, length)
+    tests_N = loop_N * policy.test_flops_per_token(model, length)
     if policy.reads_output:
-        tests_N = loop_N * one_test - costs["readout"]
-    else:
-        tests_N = np.minimum(loop_N, recurrences - 1) * one_test
+        tests_N = tests_N - costs["readout"]
     without_tests_N = costs["prelude"] + loops_run_N * costs["recurrence"] + costs["readout"]
     return without_tests_N + tests_N, tests_N
 

@@ -1,6 +1,7 @@
 """Scoring all windows of the held-out text once, in one way: its loss, loops and seconds."""
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -8,12 +9,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
+from looped_jax import parallel
 from looped_jax.adaptive.exits import Exits
-from looped_jax.adaptive.rule import Rule
-from looped_jax.adaptive.scoring import scorer
+from looped_jax.adaptive.rule import Looks, Rule
+from looped_jax.adaptive.scoring import Scored, scorer
 from looped_jax.evaluation.scored.windows import run_batches
 from looped_jax.evaluation.trained import Trained
+from looped_jax.model.config import ModelConfig
 from looped_jax.training.validation import window_scorer
 
 # (params, tokens (B, T + 1), mask) -> sums of a window's nats, targets and loops, (B,) each.
@@ -43,18 +47,38 @@ class Pass:
         return float(self.nats_W.sum() / self.tokens_W.sum())
 
 
+@functools.lru_cache(maxsize=32)
+def exit_scorer(
+    model: ModelConfig, looks: Looks, chunk: int, mesh: Mesh, *, together: bool = False
+) -> Callable[..., tuple[Scored, Any]]:
+    """The compiled (params, tokens (B, T + 1), mask, forced (B, T), Exits) -> (Scored, mask).
+
+    `adaptive.scoring.scorer` on windows of the held-out text; `forced` are loops to exit after
+    whatever the signal says, 0 as it says. What comes back is whole on every process.
+    """
+    program = scorer(model, looks, chunk, together=together)
+
+    def score(params, tokens_BT, mask_BT, forced_BT, exits):
+        B, T = mask_BT.shape
+        length_B = jnp.full(B, T, jnp.int32)
+        keys_B = jax.vmap(jax.random.key)(jnp.arange(B, dtype=jnp.uint32))
+        return program(params, tokens_BT, length_B, keys_B, exits, forced_BT), mask_BT
+
+    return jax.jit(score, out_shardings=parallel.replicated(mesh))
+
+
 def with_rule(trained: Trained, rule: Rule, fitted: Any, recurrences: int) -> Program:
     """Every token exits by the rule, at loop `recurrences` at the latest."""
     run = trained.run
     B, T = run.evaluation.batch_size, run.data.sequence_length
     share = None if rule.share is None else jnp.float32(rule.share)
     exits = Exits(jnp.float32(rule.threshold), jnp.int32(recurrences), fitted, share)
-    program = scorer(run.model, rule.looks, run.loss.chunk, together=rule.share is not None)
-    length_B = np.full(B, T, np.int32)
-    keys_B = jax.vmap(jax.random.key)(jnp.arange(B, dtype=jnp.uint32))
+    together = rule.share is not None
+    program = exit_scorer(run.model, rule.looks, run.loss.chunk, trained.mesh, together=together)
+    forced_BT = np.zeros((B, T), np.int32)
 
     def score(params, tokens_BT, mask_BT):
-        scored = program(params, tokens_BT, length_B, keys_B, exits)
+        scored, _ = program(params, tokens_BT, mask_BT, forced_BT, exits)
         nats_B = jnp.sum(jnp.where(mask_BT, scored.nats, 0.0), axis=1)
         return nats_B, jnp.sum(mask_BT, axis=1), jnp.sum(scored.loops, axis=1)
 

@@ -1,8 +1,11 @@
 """Exit policies: when a token stops looping. Nothing is trained but the probe.
 
 A policy looks at one number of a token after each loop and lets it exit at the first loop at which
-that number is at most a threshold; at the last loop every token exits. A new policy is a row of
-POLICIES, and a new number a field of `signals_of` here and a case of `running.observe`.
+that number is at most a threshold; at the last loop every token exits. Policies on a signal of
+`adaptive.signals` decide while tokens leave, as scoring and decoding with them do. The others read
+the output through a coda that attends, or know the future: they decide on the trajectory of full
+depth, and only what follows from their exits is run. A new policy is a row of POLICIES, and a new
+number of the output a field of `signals_of`.
 """
 
 import dataclasses
@@ -10,6 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from looped_jax.adaptive.signals import SIGNALS
 from looped_jax.errors import UserError
 from looped_jax.evaluation.scored.trajectory import Loops
 from looped_jax.model import accounting
@@ -28,30 +32,42 @@ class Policy:
       signal: the number that it looks at.
       thresholds: how they are chosen: "depths" 1 … R; "epsilons" of the settings; "runs" 1 … 6;
         "calibrated" on other text than is scored, for a range of mean depths; "fixed" 0.
-      reads_output: whether the test needs coda and head after every loop.
+      heads: times that the test multiplies by the head after every loop, once behind the coda.
       knows_future: whether it looks at later loops: a bound and nothing that could be run.
       first_loop: the first loop after which it can let a token go.
-      vector_flops: what the test costs beyond coda and head, in multiples of V (if it reads the
-        output) or of the state's size.
+      vector_flops: what a test of the output costs beyond coda and head, in multiples of V.
     """
 
     name: str
     about: str
     signal: str
     thresholds: str
-    reads_output: bool = False
+    heads: int = 0
     knows_future: bool = False
     first_loop: int = 1
     vector_flops: int = 0
+
+    @property
+    def reads_output(self) -> bool:
+        """Whether the test needs coda and head after every loop."""
+        return self.heads > 0
+
+    @property
+    def is_rule(self) -> bool:
+        """Whether it decides by a signal of a token's own, so that scoring and decoding run it."""
+        return self.signal in SIGNALS
 
     def test_flops_per_token(self, model: ModelConfig, length: int) -> float:
         """Forward FLOPs of one test of one token (multiply-adds as 2, exponentials as 1)."""
         if self.knows_future:
             return 0.0
-        if self.reads_output:
-            readout = accounting.readout_flops_per_token(model, length)
-            return readout + self.vector_flops * model.vocab_size
-        return float(self.vector_flops * model.width * max(1, model.lanes))
+        if self.is_rule:
+            return SIGNALS[self.signal].flops(model) * max(1, model.lanes)
+        if not self.reads_output:
+            return 0.0
+        readout = accounting.readout_flops_per_token(model, length)
+        further_heads = (self.heads - 1) * 2.0 * model.width * model.vocab_size
+        return readout + further_heads + self.vector_flops * model.vocab_size
 
 
 POLICIES = {
@@ -60,27 +76,27 @@ POLICIES = {
         Policy("uniform", "A0: every token runs the same number of loops", "loop", "depths"),
         Policy(
             "kl", "A1: the output has converged, KL(p_i ‖ p_{i−1}) ≤ ε", "kl", "epsilons",
-            reads_output=True, first_loop=2, vector_flops=8,
+            heads=2, first_loop=2, vector_flops=8,
         ),
         Policy(
             "probe", "A2: a linear probe on the state says that the argmax will not change",
-            "probe", "calibrated", vector_flops=2,
+            "probe", "calibrated",
         ),
         Policy(
             "entropy", "the output is certain: its entropy is small", "entropy", "calibrated",
-            reads_output=True, vector_flops=6,
+            heads=1, vector_flops=6,
         ),
         Policy(
-            "change", "the state has converged: ‖h_i − h_{i−1}‖ / ‖h_i‖ is small", "change",
-            "calibrated", vector_flops=5,
+            "change", "the direction of the state has converged: ‖û_i − û_{i−1}‖ is small",
+            "change", "calibrated",
         ),
         Policy(
             "second_order", "the steps of the state have converged (arXiv:2509.23314)",
-            "second_order", "calibrated", first_loop=2, vector_flops=6,
+            "accel", "calibrated", first_loop=2,
         ),
         Policy(
             "argmax", "the most likely token was the same for k loops", "argmax_run", "runs",
-            reads_output=True, first_loop=2, vector_flops=1,
+            heads=1, first_loop=2, vector_flops=1,
         ),
         Policy(
             "oracle_argmax", "bound on A2: the first loop whose argmax is final", "argmax_changes",
@@ -112,20 +128,21 @@ def choose(names: Sequence[str], recurrences: int) -> list[Policy]:
     return [policy for policy in chosen if policy.first_loop < recurrences]
 
 
-def signals_of(loops: Loops, probe_RN: np.ndarray) -> dict[str, np.ndarray]:
-    """Every number that a policy may look at, (R, N), small where a token may exit."""
+def signals_of(loops: Loops, recorded: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Every number that a policy may look at, (R, N), small where a token may exit.
+
+    Args:
+      recorded: those that are signals of a token's own, by name.
+    """
     R, N = loops.kl.shape
     same_RN = np.concatenate([np.zeros((1, N), bool), loops.argmax[1:] == loops.argmax[:-1]])
     run_RN = np.zeros((R, N), np.float32)
     for i in range(1, R):
         run_RN[i] = np.where(same_RN[i], run_RN[i - 1] + 1, 0)
-    return {
+    return recorded | {
         "loop": np.broadcast_to(-np.arange(1, R + 1, dtype=np.float32)[:, None], (R, N)),
         "kl": loops.kl,
-        "probe": probe_RN,
         "entropy": loops.entropy,
-        "change": loops.change,
-        "second_order": loops.second_order,
         "argmax_run": -run_RN,
         "argmax_changes": argmax_changes(loops.argmax).astype(np.float32),
         "kl_to_last_ahead": np.maximum.accumulate(loops.kl_to_last[::-1])[::-1],

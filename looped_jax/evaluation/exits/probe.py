@@ -7,7 +7,7 @@ regression on standardised states, fitted on a sample of pairs from text that is
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from scipy.special import expit
 from scipy.stats import rankdata
 
 from looped_jax import parallel
+from looped_jax.adaptive.signals import Probe
 from looped_jax.evaluation.scored.trajectory import each_token, unroll
 from looped_jax.evaluation.scored.windows import run_batches
 from looped_jax.evaluation.trained import Trained
@@ -27,23 +28,9 @@ EXAMPLES = 1 << 15  # pairs of token and loop that the probe is fitted on
 RIDGE = 1e-4  # times half the squared norm of the standardised weights
 
 
-class Probe(NamedTuple):
-    """logit = Σ h · weights + bias over the width (and lanes), float32."""
-
-    weights: Any  # (D,), or (K, D) with hyperconnections
-    bias: Any  # ()
-
-    def logits(self, state: jax.Array) -> jax.Array:
-        """log odds that the argmax still changes, (B, T), of a state (B, T, D) or (K, B, T, D)."""
-        h = state.astype(jnp.float32)
-        if h.ndim == 3:
-            return jnp.einsum("BTD,D->BT", h, self.weights) + self.bias
-        return jnp.einsum("KBTD,KD->BT", h, self.weights) + self.bias
-
-
 @dataclasses.dataclass(frozen=True)
 class FittedProbe:
-    """A probe and the sample that it was fitted on."""
+    """A probe and the pairs that it was fitted on; with lanes its weights are (K · D,)."""
 
     probe: Probe
     examples: int
@@ -51,7 +38,10 @@ class FittedProbe:
 
 
 def fit_probe(trained: Trained, windows: range, recurrences: int) -> FittedProbe:
-    """Fits the probe on pairs of token and loop 1 … R − 1, drawn evenly from these windows."""
+    """Fits the probe on pairs of token and loop 1 … R − 1 of these windows.
+
+    On every pair once where there are at most `EXAMPLES`, else on so many, drawn evenly.
+    """
     run = trained.run
     batches = -(-len(windows) // run.evaluation.batch_size)
     sampler = pair_sampler(
@@ -66,9 +56,7 @@ def fit_probe(trained: Trained, windows: range, recurrences: int) -> FittedProbe
         labels.append(label_P[counts_P])
     label_P = np.concatenate(labels)
     probe = logistic_regression(np.concatenate(features), label_P)
-    lanes = run.model.lanes
-    weights = probe.weights.reshape(lanes, -1) if lanes else probe.weights
-    return FittedProbe(Probe(weights, probe.bias), len(label_P), float(label_P.mean()))
+    return FittedProbe(probe, len(label_P), float(label_P.mean()))
 
 
 @functools.lru_cache(maxsize=8)
@@ -77,23 +65,27 @@ def pair_sampler(
 ) -> Callable[..., Any]:
     """The compiled (params, tokens (B, T + 1), mask, seed) -> states (P, F), label, mask (P,).
 
-    F = D, or K · D with hyperconnections.
+    F = D, or K · D with hyperconnections. All pairs of the batch if there are no more than `pairs`.
     """
 
     def sample(params, tokens_BT, mask_BT, seed):
         inputs_BT, targets_BT = tokens_BT[:, :-1], tokens_BT[:, 1:]
-        observe = lambda state: {"state": _features(state)}
+        observe = lambda state: {"state": features(state)}
         h_RBTD, seen = unroll(model, params, inputs_BT, recurrences, observe)
         argmax = lambda logits_CV, _: jnp.argmax(logits_CV, -1).astype(jnp.int32)
         argmax_RBT = each_token(model, params, h_RBTD, targets_BT, chunk, argmax)
         changes_RBT = argmax_RBT[1:] != argmax_RBT[:-1]
         label_RBT = jnp.cumsum(changes_RBT[::-1], axis=0)[::-1] > 0
+        state_RNF = seen["state"].reshape(recurrences, mask_BT.size, -1)
+        if (recurrences - 1) * mask_BT.size <= pairs:
+            state_PF = state_RNF[:-1].reshape(-1, state_RNF.shape[-1])
+            return state_PF, label_RBT.reshape(-1), jnp.tile(mask_BT.reshape(-1), recurrences - 1)
         # The text itself makes the draws of its batches differ.
         key = jax.random.fold_in(jax.random.key(seed), jnp.sum(inputs_BT))
         loop_key, token_key = jax.random.split(key)
         loop_P = jax.random.randint(loop_key, (pairs,), 0, recurrences - 1)
         token_P = jax.random.randint(token_key, (pairs,), 0, mask_BT.size)
-        state_PF = seen["state"].reshape(recurrences, mask_BT.size, -1)[loop_P, token_P]
+        state_PF = state_RNF[loop_P, token_P]
         label_P = label_RBT.reshape(recurrences - 1, -1)[loop_P, token_P]
         return state_PF, label_P, mask_BT.reshape(-1)[token_P]
 
@@ -131,8 +123,8 @@ def ranking_quality(score_P: np.ndarray, label_P: np.ndarray) -> float:
     return float((ranks - positives * (positives + 1) / 2) / (positives * negatives))
 
 
-def _features(state: jax.Array) -> jax.Array:
-    """(B, T, D), or lanes (K, B, T, D) beside each other (B, T, K · D); float32."""
+def features(state: jax.Array) -> jax.Array:
+    """The state of each token (B, T, D), or its lanes beside each other (B, T, K · D); float32."""
     if state.ndim == 4:
         state = jnp.moveaxis(state, 0, 2).reshape(*state.shape[1:3], -1)
     return state.astype(jnp.float32)

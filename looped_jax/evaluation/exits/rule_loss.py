@@ -7,7 +7,7 @@ from typing import Any
 from looped_jax.adaptive import memory
 from looped_jax.adaptive.calibration import rule_of
 from looped_jax.adaptive.rule import check_model
-from looped_jax.adaptive.signals import SIGNALS
+from looped_jax.adaptive.signals import flops_with_exits
 from looped_jax.evaluation.exits.passes import at_depth, difference, run_pass, with_rule
 from looped_jax.evaluation.trained import Trained
 from looped_jax.model.accounting import forward_flops_per_token
@@ -48,7 +48,7 @@ def loss_with_exits(trained: Trained, text: str) -> dict[str, Any]:
             break
     excess, error = difference(found, full)
     flops = lambda loops: forward_flops_per_token(model, T, loops)
-    own_flops = flops(found.loops) + found.loops * SIGNALS[rule.signal].flops(model)
+    own_flops = flops_with_exits(model, T, found.loops, rule.signal)
     return {
         "rule": str(rule),
         "loss": found.loss,

@@ -1,22 +1,22 @@
 """Depth allocated token by token on a frozen model: what exit policies save, and what they lose."""
 
-import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import pandas as pd
-from jax.sharding import Mesh
 
-from looped_jax import parallel
+from looped_jax.adaptive import exits as engine
+from looped_jax.adaptive.batch import NEVER
 from looped_jax.adaptive.calibration import FILE
-from looped_jax.adaptive.rule import INJECTIONS
-from looped_jax.adaptive.signals import SIGNALS
+from looped_jax.adaptive.rule import INJECTIONS, Rule
+from looped_jax.adaptive.signals import SIGNALS, Probe
 from looped_jax.errors import UserError
 from looped_jax.evaluation import depth
 from looped_jax.evaluation.exits.calibrate import calibrate
 from looped_jax.evaluation.exits.frontier import Frontier, Point, flops_of_exits
+from looped_jax.evaluation.exits.passes import exit_scorer
 from looped_jax.evaluation.exits.policies import (
     Policy,
     argmax_changes,
@@ -27,16 +27,22 @@ from looped_jax.evaluation.exits.policies import (
     signals_of,
     thresholds_of,
 )
-from looped_jax.evaluation.exits.probe import FittedProbe, Probe, fit_probe, ranking_quality
-from looped_jax.evaluation.exits.running import CARRIES, Exits, exit_scorer
+from looped_jax.evaluation.exits.probe import FittedProbe, fit_probe, ranking_quality
+from looped_jax.evaluation.exits.recorder import signal_recorder
 from looped_jax.evaluation.scored.bootstrap import Bootstrap
 from looped_jax.evaluation.scored.tables import write_parquet
-from looped_jax.evaluation.scored.trajectory import Loops, distributions, unroll
+from looped_jax.evaluation.scored.trajectory import Loops, loop_scorer
 from looped_jax.evaluation.scored.windows import ScoredText, count_windows, score
 from looped_jax.evaluation.trained import Trained
 from looped_jax.model.config import ModelConfig
 
 TABLE = "exits.parquet"
+
+# What exited tokens show to those that go on. "carry": the keys and values of their last loop, as
+# in scoring and decoding, so that an exited token costs nothing. "full_depth": they are seen as if
+# they went on, and only their output is that of their exit loop; a bound that no machine gains
+# from, and what studies on recorded trajectories measure.
+CARRIES = ("carry", "full_depth")
 
 
 def exits_suite(trained: Trained) -> dict[str, Any]:
@@ -53,11 +59,17 @@ def exits_suite(trained: Trained) -> dict[str, Any]:
     carries = choose_carries(settings.carries, run.model)
     calibration, scored = split(trained)
     fitted = fit_probe(trained, calibration, R)
-    scorer = signal_scorer(run.model, R, run.loss.chunk, trained.mesh)
-    observe = functools.partial(score, trained, scorer)
-    before, _ = observe("exits: calibration", fitted.probe, windows=calibration)
-    (loops, probe_RN), text = observe("exits: full depth", fitted.probe, windows=scored)
-    calibration_signals, signals = signals_of(*before), signals_of(loops, probe_RN)
+    names = recorded_signals(settings.policies)
+    record = signal_recorder(run.model, names, R, trained.mesh)
+    outputs = loop_scorer(run.model, R, run.loss.chunk, trained.mesh)
+    recorded_before, before = score(
+        trained, record, "exits: calibration", fitted.probe, windows=calibration
+    )
+    loops_before, _ = score(trained, outputs, "exits: calibration", windows=calibration)
+    recorded, _ = score(trained, record, "exits: signals", fitted.probe, windows=scored)
+    loops, text = score(trained, outputs, "exits: full depth", windows=scored)
+    calibration_signals = signals_of(loops_before, recorded_before)
+    signals = signals_of(loops, recorded)
     tried = [
         (policy, threshold)
         for policy in policies
@@ -69,11 +81,15 @@ def exits_suite(trained: Trained) -> dict[str, Any]:
     total = len(tried) * len(carries)
     with trained.display.track(f"{run.name} exits", total, unit="points") as progress:
         for policy, threshold in tried:
+            loop_N = exit_loops(signals[policy.signal], threshold)
             for carry in carries:
                 if carry == "full_depth" or policy.name == "uniform":
-                    exits = _recorded(loops, exit_loops(signals[policy.signal], threshold))
+                    exits = _recorded(loops, loop_N)
+                elif policy.is_rule:
+                    rule = Rule(policy.signal, threshold)
+                    exits = _run(trained, rule, fitted.probe, R, scored)
                 else:
-                    exits = _run(trained, policy, R, fitted.probe, threshold, scored)
+                    exits = _run_given(trained, text, loop_N, R, scored)
                 points.append(_point(trained, policy, carry, threshold, exits, loops))
                 progress.update(len(points))
     write_parquet(trained.out / TABLE, window_table(points, text))
@@ -83,8 +99,10 @@ def exits_suite(trained: Trained) -> dict[str, Any]:
     calibrated = None
     signals_run = [name for name in SIGNALS if not settings.policies or name in settings.policies]
     if run.model.injection in INJECTIONS and signals_run:
-        most = settings.rule_recurrences(run)
-        calibrated = calibrate(trained, signals_run, fitted.probe, most, calibration, scored)
+        calibrated = calibrate(
+            trained, signals_run, recorded_before, before.token, fitted.probe,
+            settings.rule_recurrences(run), scored,
+        )  # fmt: skip
         if jax.process_index() == 0:
             calibrated.write(trained.folder.path)
     return {
@@ -100,7 +118,7 @@ def exits_suite(trained: Trained) -> dict[str, Any]:
         "costs": costs_per_token(run.model, T)
         | {"tests": {p.name: p.test_flops_per_token(run.model, T) for p in policies}},
         "rules": FILE if calibrated else None,
-        "probe": _probe_json(fitted, loops, probe_RN),
+        "probe": _probe_json(fitted, loops, recorded["probe"]),
         "points": frontier.to_json(),
         "at_equal_quality": frontier.at_equal_quality(),
     }
@@ -135,20 +153,13 @@ def split(trained: Trained) -> tuple[range, range]:
     return range(windows // 2), range(windows // 2, windows)
 
 
-@functools.lru_cache(maxsize=8)
-def signal_scorer(
-    model: ModelConfig, recurrences: int, chunk: int, mesh: Mesh
-) -> Callable[..., Any]:
-    """The compiled (params, tokens (B, T + 1), mask, probe) -> (Loops, probe's logits), mask."""
+def recorded_signals(policies: Sequence[str]) -> tuple[str, ...]:
+    """Signals to record for these policies (none: all) and their rules.
 
-    def measure(params, tokens_BT, mask_BT, probe: Probe):
-        look = lambda state: {"probe": probe.logits(state)}
-        h_RBTD, motion = unroll(model, params, tokens_BT[:, :-1], recurrences, look)
-        logits_RBT = motion.pop("probe")
-        outputs = distributions(model, params, h_RBTD, tokens_BT[:, 1:], chunk)
-        return (Loops(**outputs, **motion), logits_RBT), mask_BT
-
-    return jax.jit(measure, out_shardings=parallel.replicated(mesh))
+    The prior is fitted on what is recorded of `change`; a head after every loop is not cheap.
+    """
+    needs_head = not policies or "head_kl" in policies
+    return ("change", "accel", "probe") + (("head_kl",) if needs_head else ())
 
 
 def window_table(points: Sequence[Point], text: ScoredText) -> pd.DataFrame:
@@ -175,24 +186,41 @@ def window_table(points: Sequence[Point], text: ScoredText) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
+class Exits(NamedTuple):
+    """What became of each of N tokens: exit loop, nats of its output, its most likely token."""
+
+    loop: np.ndarray
+    nats: np.ndarray
+    argmax: np.ndarray
+
+
 def _recorded(loops: Loops, loop_N: np.ndarray) -> Exits:
     """What tokens would have said at their exit loops on the trajectory of full depth."""
     tokens = np.arange(len(loop_N))
     return Exits(loop_N, loops.nats[loop_N - 1, tokens], loops.argmax[loop_N - 1, tokens])
 
 
-def _run(
-    trained: Trained,
-    policy: Policy,
-    recurrences: int,
-    probe: Probe,
-    threshold: float,
-    windows: range,
+def _run(trained: Trained, rule: Rule, probe: Probe, recurrences: int, windows: range) -> Exits:
+    """Exits by a signal of the token's own, decided while tokens leave."""
+    run, B, T = trained.run, trained.run.evaluation.batch_size, trained.run.data.sequence_length
+    program = exit_scorer(run.model, rule.looks, run.loss.chunk, trained.mesh)
+    fitted = probe if rule.signal == "probe" else None
+    exits = engine.Exits(np.float32(rule.threshold), np.int32(recurrences), fitted)
+    scored, _ = score(trained, program, "", np.zeros((B, T), np.int32), exits, windows=windows)
+    return Exits(scored.loops, scored.nats, scored.argmax)
+
+
+def _run_given(
+    trained: Trained, text: ScoredText, loop_N: np.ndarray, recurrences: int, windows: range
 ) -> Exits:
-    run = trained.run
-    scorer = exit_scorer(run.model, policy.name, recurrences, run.loss.chunk, trained.mesh)
-    exits, _ = score(trained, scorer, "", probe, np.float32(threshold), windows=windows)
-    return exits
+    """Exits after given loops."""
+    run, T = trained.run, trained.run.data.sequence_length
+    program = exit_scorer(run.model, NEVER.looks, run.loss.chunk, trained.mesh)
+    exits = engine.Exits(np.float32(NEVER.threshold), np.int32(recurrences))
+    forced_WT = np.zeros((windows.stop, T), np.int32)
+    forced_WT[text.window, text.position] = loop_N
+    scored, _ = score(trained, program, "", exits, windows=windows, given_WT=forced_WT)
+    return Exits(scored.loops, scored.nats, scored.argmax)
 
 
 def _point(

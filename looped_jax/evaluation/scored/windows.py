@@ -55,6 +55,7 @@ def run_batches(
     name: str,
     *arguments: Any,
     windows: range | None = None,
+    given_WT: np.ndarray | None = None,
 ) -> Iterator[tuple[int, Any]]:
     """`scorer(params, tokens (B, T + 1), mask (B, T), *arguments)` on batches of held-out windows.
 
@@ -63,26 +64,34 @@ def run_batches(
       name: what the display calls it; "" shows nothing.
       windows: consecutive windows that count; None for all that suites score. The first batch may
         hold some that lie before.
+      given_WT: a number for every token of every window up to the last, from window 0 on; the
+        scorer gets those of its batch (B, T) between the mask and the arguments.
 
     Yields:
       (number of the batch's first window, what the scorer returned, on the host).
     """
     run, B = trained.run, trained.run.evaluation.batch_size
     windows = windows or range(count_windows(trained))
+    rows = parallel.local_rows(trained.mesh, B)
     batches = validation_batches(
         trained.data,
         sequence_length=run.data.sequence_length,
         batch_size=B,
         max_windows=windows.stop,
-        rows=parallel.local_rows(trained.mesh, B),
+        rows=rows,
     )
     display = trained.display if name else Display(Console(quiet=True))
     with display.track(f"{run.name} {name}", len(windows), unit="windows") as progress:
         for first, batch in zip(range(0, windows.stop, B), batches, strict=True):
             if first + B <= windows.start:
                 continue
+            if given_WT is not None:
+                batch = batch | {"given": _rows(given_WT, first + np.asarray(rows))}
             on_device = parallel.global_batch(batch, trained.mesh)
-            scored = scorer(trained.params, on_device["tokens"], on_device["mask"], *arguments)
+            of_batch = [
+                on_device[name] for name in ("tokens", "mask", "given") if name in on_device
+            ]
+            scored = scorer(trained.params, *of_batch, *arguments)
             yield first, jax.device_get(scored)
             progress.update(min(first + B, windows.stop) - windows.start)
 
@@ -93,6 +102,7 @@ def score(
     name: str,
     *arguments: Any,
     windows: range | None = None,
+    given_WT: np.ndarray | None = None,
 ) -> tuple[Any, ScoredText]:
     """Runs a scorer as `run_batches` does and gathers what it says of each token.
 
@@ -105,7 +115,8 @@ def score(
     B, T = trained.run.evaluation.batch_size, trained.run.data.sequence_length
     start = windows.start if windows else 0
     leaves, targets, structure = [], [], None
-    for first, (tree, mask_BT) in run_batches(trained, scorer, name, *arguments, windows=windows):
+    batches = run_batches(trained, scorer, name, *arguments, windows=windows, given_WT=given_WT)
+    for first, (tree, mask_BT) in batches:
         index_BT = (first + np.arange(B))[:, None] * T + np.arange(1, T + 1)
         keep_BT = mask_BT & (index_BT > start * T)
         flat, structure = jax.tree.flatten(tree)
@@ -115,6 +126,12 @@ def score(
     joined = [np.concatenate(parts, axis=-1) for parts in zip(*leaves, strict=True)]
     text = scored_text(trained.data, T, np.concatenate(targets))
     return jax.tree.unflatten(structure, joined), text
+
+
+def _rows(given_WT: np.ndarray, windows_B: np.ndarray) -> np.ndarray:
+    """The rows of these windows; zeros beyond the last."""
+    rows_BT = given_WT[np.minimum(windows_B, len(given_WT) - 1)]
+    return np.where((windows_B < len(given_WT))[:, None], rows_BT, 0)
 
 
 def scored_text(data: TokenData, T: int, targets_N: np.ndarray) -> ScoredText:

@@ -3,17 +3,18 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
+from looped_jax.adaptive.signals import Probe
 from looped_jax.evaluation.exits.policies import argmax_changes
 from looped_jax.evaluation.exits.probe import (
-    Probe,
+    features,
     fit_probe,
     logistic_regression,
     pair_sampler,
     ranking_quality,
 )
-from looped_jax.evaluation.exits.suite import signal_scorer
+from looped_jax.evaluation.exits.recorder import signal_recorder
+from looped_jax.evaluation.scored.trajectory import loop_scorer
 from looped_jax.evaluation.scored.windows import score
 from tests.evaluation.conftest import WHOLE, elastic
 
@@ -62,15 +63,20 @@ def test_pairs_carry_the_label_of_their_token_and_loop(trained):
     run = trained(elastic())
     tokens = run.data.validation.windows(np.arange(8) * 8, 9)
     mask = np.arange(8)[:, None] < np.array([[7] * 8])
-    sampler = pair_sampler(run.run.model, R, 300, 24, run.mesh)
-    state_PF, label_P, counts_P = jax.device_get(sampler(run.params, tokens, mask, jnp.uint32(0)))
-    assert state_PF.shape == (300, run.run.model.width)
-    assert 0 < (~counts_P).sum() < 100
-    scorer = signal_scorer(run.run.model, R, 24, run.mesh)
+    sampler = pair_sampler(run.run.model, R, 190, 24, run.mesh)
+    drawn = [
+        jax.device_get(sampler(run.params, tokens, mask, jnp.uint32(seed))) for seed in range(8)
+    ]
+    state_PF, label_P, counts_P = map(np.concatenate, zip(*drawn, strict=True))
+    assert state_PF.shape == (8 * 190, run.run.model.width)
+    assert 0 < (~counts_P).sum() < 8 * 50
     first = np.zeros(run.run.model.width, np.float32)
     first[0] = 1.0
-    (loops, first_RBT), _ = jax.device_get(scorer(run.params, tokens, mask, Probe(first, 0.0)))
-    changes_RN = argmax_changes(loops.argmax.reshape(R, -1))[:-1]
+    recorder = signal_recorder(run.run.model, ("probe",), R, run.mesh)
+    loops, _ = loop_scorer(run.run.model, R, 24, run.mesh)(run.params, tokens, mask)
+    recorded, _ = recorder(run.params, tokens, mask, Probe(first, np.float32(0)))
+    first_RBT = np.asarray(recorded["probe"])
+    changes_RN = argmax_changes(np.asarray(loops.argmax).reshape(R, -1))[:-1]
     # The probe that shows one component of the state finds the pair again.
     for state_F, label in zip(state_PF, label_P, strict=True):
         found = np.isclose(first_RBT.reshape(R, -1)[:-1], state_F[0], rtol=1e-5, atol=1e-6)
@@ -78,22 +84,29 @@ def test_pairs_carry_the_label_of_their_token_and_loop(trained):
     assert 0 < label_P.mean() < 1
 
 
-@pytest.mark.parametrize("lanes", [0, 2])
-def test_logits_over_lanes(lanes):
-    rng = np.random.default_rng(0)
-    shape = (lanes, 2, 3, 4) if lanes else (2, 3, 4)
-    state = rng.normal(size=shape).astype(np.float32)
-    weights = rng.normal(size=(lanes, 4) if lanes else 4).astype(np.float32)
-    found = Probe(weights, np.float32(0.5)).logits(jnp.asarray(state))
-    expected = (state * weights.reshape(lanes, 1, 1, 4) if lanes else state * weights).sum(-1)
-    np.testing.assert_allclose(found, (expected.sum(0) if lanes else expected) + 0.5, rtol=1e-5)
+def test_few_pairs_are_all_taken_once(trained):
+    run = trained(elastic())
+    tokens = run.data.validation.windows(np.arange(8) * 8, 9)
+    mask = np.arange(8)[:, None] < np.array([[7] * 8])
+    pairs = (R - 1) * mask.size
+    sampler = pair_sampler(run.run.model, R, pairs, 24, run.mesh)
+    state_PF, _, counts_P = jax.device_get(sampler(run.params, tokens, mask, jnp.uint32(0)))
+    assert counts_P.sum() == (R - 1) * mask.sum()
+    assert len(np.unique(state_PF[:, 0])) > 0.9 * pairs  # only equal contexts have equal states
+
+
+def test_lanes_lie_beside_each_other():
+    lanes = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
+    np.testing.assert_array_equal(features(lanes), np.concatenate([*lanes], axis=-1))
+    np.testing.assert_array_equal(features(lanes[0]), lanes[0])
 
 
 def test_the_fitted_probe_ranks_what_it_has_not_seen(trained):
     run = trained(elastic(**WHOLE))
     fitted = fit_probe(run, range(16), R)
-    assert fitted.examples > 30_000
-    scorer = signal_scorer(run.run.model, R, 24, run.mesh)
-    (loops, logits_RN), _ = score(run, scorer, "", fitted.probe, windows=range(16, 32))
+    assert fitted.examples == (R - 1) * 16 * 8  # every pair once
+    recorder = signal_recorder(run.run.model, ("probe",), R, run.mesh)
+    recorded, _ = score(run, recorder, "", fitted.probe, windows=range(16, 32))
+    loops, _ = score(run, loop_scorer(run.run.model, R, 24, run.mesh), "", windows=range(16, 32))
     label = argmax_changes(loops.argmax)[:-1]
-    assert ranking_quality(logits_RN[:-1].ravel(), label.ravel()) > 0.55
+    assert ranking_quality(recorded["probe"][:-1].ravel(), label.ravel()) > 0.5

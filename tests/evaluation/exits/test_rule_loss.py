@@ -1,12 +1,16 @@
 """One rule on the held-out text, and the rules that the exits suite measures."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from looped_jax.adaptive.calibration import Calibration, rule_of
 from looped_jax.errors import UserError
 from looped_jax.evaluation.exits.calibrate import calibrate, fit_prior
+from looped_jax.evaluation.exits.recorder import signal_recorder
 from looped_jax.evaluation.exits.rule_loss import loss_with_exits
+from looped_jax.evaluation.scored.windows import score
 from looped_jax.evaluation.shown import exit_rule
 from tests.evaluation.conftest import elastic
 from tests.model.tiny import with_injection
@@ -37,13 +41,16 @@ def test_a_rule_beside_full_depth(trained):
 
 def test_measured_rules_are_chosen_from(trained):
     run = trained(MODEL, max_windows=16)
-    found = calibrate(run, ["change"], None, 4, range(8), range(8, 16))
+    recorder = signal_recorder(MODEL, ("change",), 4, run.mesh)
+    recorded, text = score(run, recorder, "", None, windows=range(8))
+    found = calibrate(run, ["change"], recorded, text.token, None, 4, range(8, 16))
     assert {each.signal for each in found.measured} == {"change"}
     assert len({each.mean_loops for each in found.measured}) > 1
     for each in found.measured:
         assert 1 <= each.mean_loops <= 4
         assert each.excess == pytest.approx(each.loss - found.full_depth_loss, abs=1e-5)
         assert each.excess_high >= each.excess
+    found = dataclasses.replace(found, fitted={})
     found.write(run.folder.path)
     assert Calibration.read(run.folder.path).measured == found.measured
     rule, _ = rule_of(f"auto:{max(each.excess_high for each in found.measured)}", run.folder.path)

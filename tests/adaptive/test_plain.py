@@ -1,40 +1,31 @@
-"""Running with exits: each carry against a plain, slow account of what it means."""
+"""The plain account of exits itself, against one token after the other in NumPy."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from looped_jax.evaluation.exits.policies import POLICIES
-from looped_jax.evaluation.exits.probe import Probe
-from looped_jax.evaluation.exits.running import exit_scorer, run_with_exits
 from looped_jax.model.frozen import FrozenModel
 from looped_jax.model.layers import rotary_angles, rotate
-from looped_jax.model.lm import LoopedLM
-from tests.evaluation.conftest import elastic, some_tokens
-from tests.model.tiny import random_params
+from tests.adaptive.plain import run_plainly
+from tests.model.tiny import SANDWICH, random_params, tiny
 
 R = 4
-EXITS = np.array([[2, 4, 1, 3, 1, 4, 2, 3], [1, 1, 4, 2, 3, 1, 4, 2]], np.int32)
+EXITS = np.array([[2, 4, 1, 3, 1, 4], [1, 1, 4, 2, 3, 1]], np.int32)
 
 
-def no_probe(model):
-    return Probe(np.zeros(model.width, np.float32), np.float32(0))
+def test_it_is_decoding_with_a_cache_that_keeps_the_last_entry_of_every_loop():
+    zeros = {"initial_state": "zeros", "initial_state_std": 0.0}
+    model = tiny(**SANDWICH | zeros | {"prelude_layers": 0, "coda_layers": 0})
+    params = random_params(model)
+    tokens = np.random.default_rng(0).integers(0, model.vocab_size, EXITS.shape)
 
+    @jax.jit
+    def run(params):
+        frozen = FrozenModel(model, params)
+        state, _ = run_plainly(model, params, tokens, None, EXITS, R)
+        return frozen.prelude(frozen.embed(tokens)), state
 
-def test_carry_is_decoding_with_a_cache_that_keeps_the_last_entry_of_every_loop():
-    model = elastic()
-    params, tokens = random_params(model), some_tokens(model)[:, :-1]
-    run = jax.jit(
-        lambda params: run_with_exits(
-            model, params, tokens, POLICIES["oracle_kl"], no_probe(model), jnp.float32(0),
-            jnp.asarray(EXITS), recurrences=R, chunk=64,
-        )
-    )  # fmt: skip
-    found, loop = jax.device_get(run(params))
-    np.testing.assert_array_equal(loop, EXITS)
-    frozen = FrozenModel(model, params)
-    x = np.asarray(frozen.prelude(frozen.embed(tokens)))
+    x, found = jax.device_get(run(params))
     np.testing.assert_allclose(found, decode(model, params, x), rtol=2e-3, atol=2e-4)
 
 
@@ -79,28 +70,3 @@ def decode_layer(model, weights, h_D, t, seen):
     gate, up = (norm("mlp_norm", h_D) @ gate_up[:, part] for part in range(2))
     hidden = gate / (1 + np.exp(-gate)) * up
     return norm("mlp_post_norm", h_D + hidden @ weights["mlp"]["down"]["kernel"]), (k, v)
-
-
-@pytest.fixture(scope="module")
-def logits_at():
-    """Logits of the tokens at a depth, by the model itself."""
-    model = elastic()
-    tokens = some_tokens(model)[:, :-1]
-    run = jax.jit(lambda p, depth: LoopedLM(model).apply({"params": p}, tokens, depth))
-    return lambda depth: np.asarray(run(random_params(model), jnp.int32(depth)))
-
-
-@pytest.mark.parametrize(("policy", "first"), [("kl", 2), ("argmax", 2), ("oracle_kl", 1)])
-def test_none_or_all_at_once_is_uniform_depth(policy, first, trained, logits_at):
-    run = trained(elastic())
-    model, tokens = run.run.model, some_tokens(run.run.model)
-    scorer = exit_scorer(model, policy, R, 64, run.mesh)
-    for threshold, depth in ((-1e9, R), (1e9, first)):
-        exits, _ = scorer(
-            run.params, tokens, np.ones((2, 8), bool), no_probe(model), jnp.float32(threshold)
-        )
-        assert (exits.loop == depth).all()
-        log_p = jax.nn.log_softmax(logits_at(depth))
-        nats = -jnp.take_along_axis(log_p, tokens[:, 1:, None], -1)[..., 0]
-        np.testing.assert_allclose(exits.nats, nats, rtol=1e-4, atol=1e-5)
-        np.testing.assert_array_equal(exits.argmax, log_p.argmax(-1))
