@@ -6,11 +6,12 @@ splits the batch; `fsdp` splits both; `tensor` splits heads, MLP hidden units an
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -167,6 +168,37 @@ def replicated(mesh: Mesh) -> NamedSharding:
 def rows(mesh: Mesh) -> NamedSharding:
     """Rows of a batch over data and fsdp."""
     return NamedSharding(mesh, PartitionSpec(LOGICAL_AXES["batch"]))
+
+
+def only_data_splits(mesh: Mesh) -> bool:
+    """Whether several devices hold all parameters, and each a part of the batch."""
+    return mesh.shape["data"] == mesh.size > 1
+
+
+def mean_over_data(
+    mesh: Mesh, function: Callable[..., Any], whole: tuple[Any, ...], rows: tuple[Any, ...]
+) -> Any:
+    """The mean of `function(*whole, *rows)` over the devices of a mesh that `only_data_splits`.
+
+    Each device computes on its rows alone, and the results are summed once. Left to the compiler,
+    gradients of shared weights are summed over devices at every turn of a loop.
+
+    Args:
+      function: what it returns are means over its rows.
+      whole: trees of arrays that every device sees.
+      rows: trees whose arrays have the batch as their first axis; numbers go to every device.
+    """
+    split = jax.tree.map(lambda x: PartitionSpec("data") if jnp.ndim(x) else PartitionSpec(), rows)
+
+    def on_device(whole: tuple[Any, ...], rows: tuple[Any, ...]) -> Any:
+        # Nothing in here is split any further.
+        with nn.logical_axis_rules([(logical, None) for logical in LOGICAL_AXES]):
+            return jax.lax.pmean(function(*whole, *rows), "data")
+
+    return jax.shard_map(
+        on_device, mesh=mesh, in_specs=(PartitionSpec(), split), out_specs=PartitionSpec(),
+        check_vma=False,
+    )(whole, rows)  # fmt: skip
 
 
 def check_batch(mesh: Mesh, section: str, batch_size: int, microbatches: int = 1) -> None:

@@ -1,3 +1,5 @@
+import re
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -188,3 +190,23 @@ def test_what_a_mesh_would_split_has_to_divide(data):
         abstract_state(run.model, make_optimizer(run.optimizer.rule), mesh())
     with pytest.raises(UserError, match=r"model.heads = 3 does not"):
         abstract_params(run.model, mesh())
+
+
+def test_what_a_loop_sums_over_rows_is_summed_over_devices_once():
+    on = mesh("data:4,fsdp:1,tensor:1")
+    x_BD, w_DD = jax.random.normal(jax.random.key(0), (8, 4)), 0.1 * jnp.ones((4, 4))
+
+    def gradient(w_DD, x_BD, turns):
+        def loss(w_DD):
+            turn = lambda h_BD, _: (jnp.tanh(h_BD @ w_DD), None)
+            return jnp.mean(jax.lax.scan(turn, x_BD, None, 3)[0])
+
+        return jax.grad(loss)(w_DD) * turns
+
+    means = jax.jit(lambda w, x: parallel.mean_over_data(on, gradient, (w,), (x, jnp.float32(2))))
+    x_BD = jax.device_put(x_BD, parallel.rows(on))
+    program = means.lower(w_DD, x_BD).compile().as_text()
+    assert len(re.findall(r" all-reduce\(", program)) == 1
+    expected = gradient(w_DD, jax.device_get(x_BD), 2)
+    np.testing.assert_allclose(means(w_DD, x_BD), expected, rtol=1e-5)
+    assert not parallel.only_data_splits(mesh())

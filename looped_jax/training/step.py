@@ -1,5 +1,6 @@
 """The jitted training step. Runs of one shape share it: rates, budget and seed are arguments."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -54,6 +55,8 @@ def _compiled_step(
 ) -> Step:
     optimizer = make_optimizer(rule)
     sampler = DepthSampler(depth)
+    # Devices that draw by themselves would draw the same for every part of the batch.
+    draws = model.dropout > 0 or model.initial_state == "noise"
 
     def step(state: TrainState, batch: Batch, schedule: Schedule, seed: jax.Array):
         index = state.optimizer.step
@@ -61,17 +64,30 @@ def _compiled_step(
         if depth.kind != "fixed":
             recurrences = sampler.sample(seed, index, batch["tokens"].shape[0])
 
-        def gradients_of(batch, recurrences, key):
+        def gradients_of(params, loss, batch, recurrences, key):
             rngs = {"dropout": jax.random.fold_in(key, 0), "state": jax.random.fold_in(key, 1)}
             targets = batch.get("loop_targets")
             of_params = lambda p: objective(
                 model, loss, p, batch["tokens"], recurrences, rngs, targets
             )
-            (_, metrics), gradients = jax.value_and_grad(of_params, has_aux=True)(state.params)
+            (_, metrics), gradients = jax.value_and_grad(of_params, has_aux=True)(params)
             return gradients, metrics
 
+        def gradients_of_batch(params, key, batch, recurrences, loss=loss):
+            of_params = functools.partial(gradients_of, params, loss)
+            return accumulate(of_params, batch, recurrences, key, microbatches)
+
+        # As many logits exist at one time over all devices as on one.
+        rows_loss = dataclasses.replace(loss, chunk=-(-loss.chunk // mesh.size))
+        gradients_of_rows = functools.partial(gradients_of_batch, loss=rows_loss)
+
         key = jax.random.fold_in(jax.random.key(seed), index)
-        gradients, metrics = accumulate(gradients_of, batch, recurrences, key, microbatches)
+        if parallel.only_data_splits(mesh) and not draws:
+            gradients, metrics = parallel.mean_over_data(
+                mesh, gradients_of_rows, (state.params, key), (batch, recurrences)
+            )
+        else:
+            gradients, metrics = gradients_of_batch(state.params, key, batch, recurrences)
         updates, new_optimizer = optimizer.update(
             gradients, state.optimizer, state.params, schedule=schedule
         )
