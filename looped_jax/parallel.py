@@ -71,6 +71,24 @@ def mesh_sizes(text: str) -> dict[str, int]:
     return sizes
 
 
+def sizes_for(text: str, devices: int) -> dict[str, int]:
+    """Devices by axis, in the order of MESH_AXES, of the mesh that a text describes on so many.
+
+    Raises:
+      UserError: as `mesh_sizes` does, or sizes that do not make up the number of devices.
+    """
+    sizes = mesh_sizes(text)
+    free = [name for name, size in sizes.items() if size == -1]
+    fixed = math.prod(size for size in sizes.values() if size != -1)
+    if free:
+        sizes[free[0]] = devices // fixed
+    if math.prod(sizes.values()) != devices:
+        raise UserError(
+            f"mesh {text!r} is for {fixed}{' x n' if free else ''} devices; there are {devices}"
+        )
+    return {name: sizes[name] for name in MESH_AXES}
+
+
 def mesh_from_text(text: str, devices: list[jax.Device] | None = None) -> Mesh:
     """The mesh that a text like "data:-1,fsdp:1,tensor:1" describes.
 
@@ -82,18 +100,9 @@ def mesh_from_text(text: str, devices: list[jax.Device] | None = None) -> Mesh:
     """
     devices = jax.devices() if devices is None else devices
     sizes = mesh_sizes(text)
-    free = [name for name, size in sizes.items() if size == -1]
-    fixed = math.prod(size for size in sizes.values() if size != -1)
-    if free:
-        sizes[free[0]] = len(devices) // fixed
-    elif jax.process_count() == 1:
-        devices = devices[:fixed]
-    if math.prod(sizes.values()) != len(devices):
-        raise UserError(
-            f"mesh {text!r} is for {fixed}{' x n' if free else ''} devices; there are "
-            f"{len(devices)}"
-        )
-    shape = tuple(sizes[name] for name in MESH_AXES)
+    if -1 not in sizes.values() and jax.process_count() == 1:
+        devices = devices[: math.prod(sizes.values())]
+    shape = tuple(sizes_for(text, len(devices)).values())
     return jax.make_mesh(shape, MESH_AXES, (AxisType.Auto,) * len(MESH_AXES), devices=devices)
 
 

@@ -44,6 +44,11 @@ def define_flags() -> None:
         "no: refuse to start where there is one, or a finished run.",
     )  # fmt: skip
     flags.DEFINE_bool("plan", False, "Compile, say what the run will take, and end.")
+    flags.DEFINE_string(
+        "topology", "",
+        "Devices that are not here, for --plan to compile for and to say how fast a step can be: "
+        "v5e:2x4, v5p:2x2x2, v6e:2x4 (needs requirements-tpu-compile.txt), or H100:8, H200:8.",
+    )  # fmt: skip
     flags.DEFINE_float(
         "device_memory", None,
         "Bytes of memory of a device, for --plan to say what would fit (80e9: H100). Default: what "
@@ -57,8 +62,10 @@ def main(_: list[str]) -> int:
     if values.plan:
         cpu_devices.use_cores()
         say = lambda text: print(text, file=sys.stderr, flush=True)
-        print(plan(resolve(values.config), values.device_memory, say).table())
+        print(plan(resolve(values.config), values.device_memory, say, values.topology).table())
         return 0
+    if values.topology:
+        raise UserError(f"--topology={values.topology} without --plan; allowed with it")
     if values.device_memory is not None:
         raise UserError(f"--device_memory={values.device_memory:g} without --plan; allowed with it")
     if values.workdir is None:

@@ -10,19 +10,20 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh
 
-from looped_jax import parallel
+from looped_jax import parallel, topology
 from looped_jax.config import RunConfig
 from looped_jax.cpu_devices import mesh_of_run
 from looped_jax.errors import UserError
 from looped_jax.model.accounting import Parameters, count_parameters
 from looped_jax.training import state as states
 from looped_jax.training.fitting import Fitting, find_fitting, largest_batch
+from looped_jax.training.roofline import chip_of, roofline
 from looped_jax.training.start.attention import attention_of
 from looped_jax.training.start.data import describe_epochs, open_data
 from looped_jax.training.step import lower_step
@@ -45,9 +46,11 @@ class Plan:
       attention: the kernel, and why it.
       bytes_per_device: by part: "parameters", "optimiser state", "batch", and "temporary", which
         are gradients and activations.
-      peak_bytes: their sum, with the program and what the step returns: the most at one time.
+      peak_bytes: their sum, with the program and what the step returns: the most at one time. None
+        where there is no compiler.
       text: how much training text there is, and how often the run sees it.
       fits: whether it fits into the memory of a device, and what would; "" where that is unknown.
+      bound: the least time of a step by part, of devices that are not here; or "".
     """
 
     run: RunConfig
@@ -56,9 +59,10 @@ class Plan:
     device_kind: str
     attention: str
     bytes_per_device: Mapping[str, int]
-    peak_bytes: int
+    peak_bytes: int | None
     text: str
     fits: str
+    bound: str
 
     def table(self) -> str:
         """All numbers as lines of plain text."""
@@ -86,9 +90,13 @@ class Plan:
             _line("training FLOPs per token", f"{run.flops_per_token:.4g}"),
             _line("  of the run", f"{run.flops_per_token * tokens:.4g}"),
             "",
-            _line("bytes per device, at the peak", _size(self.peak_bytes)),
+            _line("bytes per device, at the peak", _size(self.peak_bytes))
+            if self.peak_bytes is not None
+            else "bytes per device, but for gradients and activations",
             *(_line(f"  {part}", _size(size)) for part, size in self.bytes_per_device.items()),
         ]
+        if self.bound:
+            lines += ["", self.bound]
         if self.fits:
             lines += ["", self.fits]
         if self.device_kind == "cpu":
@@ -97,23 +105,34 @@ class Plan:
 
 
 def plan(
-    run: RunConfig, memory_bytes: float | None = None, say: Callable[[str], None] = lambda _: None
+    run: RunConfig,
+    memory_bytes: float | None = None,
+    say: Callable[[str], None] = lambda _: None,
+    on: str = "",
 ) -> Plan:
     """Compiles the run's step, without running it, and counts.
 
     Args:
       memory_bytes: of a device; None for what the devices themselves say, if they do.
       say: hears of every further program that is compiled to find what fits.
+      on: a topology of devices that are not here, such as "v5e:2x4" or "H100:8"; "": those here.
 
     Raises:
       UserError: the mesh is not for these devices, parameters or batch do not divide over it, or
         the devices' compiler does not say what memory a program takes.
     """
-    mesh = mesh_of_run(run)
-    _, attention = attention_of(run, mesh)
-    held = bytes_between_steps(run, mesh)
+    mesh = topology.mesh_of(on, run.mesh) if on else mesh_of_run(run)
+    kernel, attention = attention_of(run, mesh)
+    held = bytes_between_steps(run, cast(Mesh, mesh))
+    bound = roofline(run, dict(mesh.shape), chip_of(on), kernel).table() if on else ""
+    if isinstance(mesh, AbstractMesh):
+        kind = topology.GPUS[on.partition(":")[0]]
+        return Plan(
+            run, count_parameters(run.model), dict(mesh.shape), kind, attention, held, None,
+            _describe_text(run), "", bound,
+        )  # fmt: skip
     peak, temporary = _compiled_bytes(run, mesh)
-    if memory_bytes is None:
+    if memory_bytes is None and not on:
         memory_bytes = (mesh.devices.flat[0].memory_stats() or {}).get("bytes_limit")
     return Plan(
         run,
@@ -124,7 +143,8 @@ def plan(
         {**held, "temporary": temporary},
         peak,
         _describe_text(run),
-        "" if memory_bytes is None else _describe_fit(run, mesh, memory_bytes, peak, say),
+        "" if memory_bytes is None else _describe_fit(run, mesh, memory_bytes, peak, say, on),
+        bound,
     )
 
 
@@ -164,7 +184,7 @@ def _compiled_bytes(run: RunConfig, mesh: Mesh) -> tuple[int, int]:
 
 
 def _describe_fit(
-    run: RunConfig, mesh: Mesh, memory_bytes: float, peak: int, say: Callable[[str], None]
+    run: RunConfig, mesh: Mesh, memory_bytes: float, peak: int, say: Callable[[str], None], on: str
 ) -> str:
     """Whether the run fits, and what would."""
     share = f"{_size(peak)} of {_size(memory_bytes)} a device"
@@ -173,7 +193,9 @@ def _describe_fit(
         data = tried.data
         say(f"compiling: {data.batch_size} sequences in {data.microbatches} microbatches on mesh "
             f"{tried.mesh}")  # fmt: skip
-        return _compiled_bytes(tried, mesh_of_run(tried))[0]
+        where = topology.mesh_of(on, tried.mesh) if on else mesh_of_run(tried)
+        assert isinstance(where, Mesh)
+        return _compiled_bytes(tried, where)[0]
 
     if peak <= memory_bytes:
         largest = largest_batch(Fitting(run, peak), memory_bytes, peak_of)

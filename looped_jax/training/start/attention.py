@@ -1,6 +1,7 @@
 """Which attention a run takes, before it starts: the kernel, and why."""
 
-from jax.sharding import Mesh
+import flax.linen as nn
+from jax.sharding import AbstractMesh, Mesh
 
 from looped_jax import parallel
 from looped_jax.config import RunConfig
@@ -8,7 +9,7 @@ from looped_jax.errors import UserError
 from looped_jax.model import kernels
 
 
-def attention_of(run: RunConfig, mesh: Mesh) -> tuple[str, str]:
+def attention_of(run: RunConfig, mesh: Mesh | AbstractMesh) -> tuple[str, str]:
     """(The kernel of the run's steps on a mesh, a line that says so and why).
 
     Raises:
@@ -17,7 +18,7 @@ def attention_of(run: RunConfig, mesh: Mesh) -> tuple[str, str]:
     model = run.model
     rows = run.data.batch_size // run.data.microbatches
     shape_BTHd = (rows, run.data.sequence_length, model.heads, model.head_dim)
-    with parallel.active(mesh):
+    with nn.logical_axis_rules(tuple(parallel.LOGICAL_AXES.items())):
         place = kernels.place_of(mesh)
         try:
             kernel = kernels.choose(model.attention, shape_BTHd, model.compute_dtype, place)
