@@ -2,6 +2,9 @@
 
     python -m tests.benchmarks.train_step            # about six minutes on two CPU cores
 
+On a GPU or TPU it is the iso-depth model s = 10, r = 4, with plain and with fused attention:
+tokens/s, MFU, the most memory in use, and the share of attention, timed by itself at its shape.
+
 On CPUs each core is a device, as with JAX_NUM_CPU_DEVICES=2: a step is timed on one device, which
 all cores work for, and with its batch over the devices (mesh data:-1). Every line is one whole step
 (forward, backward, loss, MuonH + AdamW): tokens/s, GFLOP/s by the analytic count of
@@ -18,21 +21,26 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from configs import base
+from configs import base, isodepth
 from looped_jax import parallel
 from looped_jax.config import RunConfig, resolve
+from looped_jax.model.attention import causal_attention
 from looped_jax.model.lm import LoopedLM
 from looped_jax.training import state as states
+from looped_jax.training.record.utilisation import device_memory, utilisation
+from looped_jax.training.start.attention import attention_of
 from looped_jax.training.step import train_step
 
 # width, T, B, V: the two shapes that are tracked.
 SHAPES = ((256, 256, 8, 4096), (64, 128, 16, 2048))
 SECONDS = 8.0
+SEQUENCES = 8  # a device, on accelerators
 ONE_DEVICE, ALL_DEVICES = "data:1,fsdp:1,tensor:1", "data:-1,fsdp:1,tensor:1"
 
 
@@ -90,7 +98,7 @@ class Stepping:
         tokens = jax.random.randint(jax.random.key(0), shape, 0, run.model.vocab_size)
         tokens = jax.device_put(tokens, parallel.rows(mesh))
         step = make_step(run, mesh)
-        self._step = lambda state: step(state, tokens, schedule, jnp.uint32(0))
+        self._step = lambda state: step(state, {"tokens": tokens}, schedule, np.uint32(0))
         begun = time.perf_counter()
         self()
         self.compile_seconds = time.perf_counter() - begun
@@ -106,7 +114,8 @@ def plain_step(run: RunConfig, mesh: jax.sharding.Mesh) -> Callable[..., Any]:
     del mesh
     lm, optimizer = LoopedLM(run.model), states.make_optimizer(run.optimizer.rule)
 
-    def loss(params, tokens_BT):
+    def loss(params, batch):
+        tokens_BT = batch["tokens"]
         apply = lambda method, *args: lm.apply({"params": params}, *args, method=method)
         input_BTD = apply("prelude", apply("embed", tokens_BT[:, :-1]))
         body = lambda h, i: (apply("recur", h, input_BTD, i), None)
@@ -117,9 +126,9 @@ def plain_step(run: RunConfig, mesh: jax.sharding.Mesh) -> Callable[..., Any]:
             optax.softmax_cross_entropy_with_integer_labels(logits_BTV, tokens_BT[:, 1:])
         )
 
-    def step(state, tokens_BT, schedule, seed):
+    def step(state, batch, schedule, seed):
         del seed
-        value, gradients = jax.value_and_grad(loss)(state.params, tokens_BT)
+        value, gradients = jax.value_and_grad(loss)(state.params, batch)
         updates, new = optimizer.update(gradients, state.optimizer, state.params, schedule=schedule)
         return states.TrainState(optax.apply_updates(state.params, updates), new), {"loss": value}
 
@@ -143,10 +152,55 @@ def measure(label: str, run: RunConfig, make_step: Callable[..., Any]) -> tuple[
     return seconds, stepping.compile_seconds
 
 
+def attention_seconds(run: RunConfig) -> float:
+    """Forward, again and backward, of the attention of all layers of a step on its mesh."""
+    m, mesh = run.model, parallel.mesh_from_text(run.mesh)
+    shape = (run.data.batch_size, run.data.sequence_length, m.heads, m.head_dim)
+    qkv = jax.device_put(jnp.ones((3, *shape), m.compute_dtype), parallel.replicated(mesh))
+
+    @jax.jit
+    def gradients(qkv):
+        rows = lambda x: nn.with_logical_constraint(x, ("batch", "length", "heads", None))
+        of_layer = lambda q, k, v: causal_attention(rows(q), rows(k), rows(v), m.attention)
+        kept = jax.checkpoint(of_layer)
+        return jax.grad(lambda qkv: jnp.sum(kept(*qkv).astype(jnp.float32)))(qkv)
+
+    with parallel.active(mesh):
+        jax.block_until_ready(gradients(qkv))
+        return m.effective_layers * median_seconds(lambda: gradients(qkv))
+
+
+def measure_on_accelerator(sequences: int) -> None:
+    """One line for each kernel: so many sequences a device of the iso-depth model s = 10, r = 4."""
+    for kernel in ("xla", "auto"):
+        config = isodepth.get_config("r=4,s=10")
+        config.data.batch_size = sequences * jax.device_count()
+        config.mesh, config.model.attention = ALL_DEVICES, kernel
+        run = resolve(config)
+        chosen, _ = attention_of(run, parallel.mesh_from_text(run.mesh))
+        stepping = Stepping(run, train_step)
+        seconds = median_seconds(stepping)
+        rate = run.flops_per_token * run.batch_tokens / seconds
+        found = utilisation(rate, jax.devices()[0].device_kind, jax.device_count())
+        found |= device_memory()
+        print(
+            f"  {chosen:<8}{seconds * 1e3:8.1f} ms {run.batch_tokens / seconds:11,.0f} tokens/s  "
+            f"MFU {found.get('share_of_peak', math.nan):.3f}  peak "
+            f"{found.get('peak_memory_bytes', math.nan) / 2**30:.2f} GiB  attention "
+            f"{attention_seconds(run) / seconds:.2f} of it  compiled in "
+            f"{stepping.compile_seconds:.1f} s",
+            flush=True,
+        )
+
+
 def main() -> None:
     # As many as cores, and a power of two so that batches divide; other platforms ignore it.
     jax.config.update("jax_num_cpu_devices", 2 ** int(math.log2(min(os.cpu_count() or 1, 8))))
     print(f"{jax.device_count()} devices: {jax.devices()[0].device_kind}")
+    if jax.default_backend() != "cpu":
+        print(f"iso-depth s=10 r=4 T=2048, {SEQUENCES} sequences a device")
+        measure_on_accelerator(SEQUENCES)
+        return
     for shape in SHAPES:
         print("d={} T={} B={} V={}, r=4".format(*shape))
         one, _ = measure("  one device", run_of(*shape, r=4), train_step)
