@@ -23,13 +23,14 @@ from typing import Any
 from absl import flags
 
 from looped_jax import cli, parallel
+from looped_jax.adaptive.signals import SIGNALS
 from looped_jax.data import tokenizer as tokenizers
 from looped_jax.data.sources.pieces import END_OF_TEXT
 from looped_jax.errors import UserError
 from looped_jax.generation.caches import KINDS
 from looped_jax.generation.costs import describe_cost
 from looped_jax.generation.generator import Generator, Result, result_of
-from looped_jax.generation.plan import DEFAULT_SLOTS, UNFITTED, Plan
+from looped_jax.generation.plan import DEFAULT_SLOTS, Plan
 from looped_jax.generation.prompts_file import ResultsFile, read_prompts
 from looped_jax.generation.sampling import Sampling
 from looped_jax.model.config import ModelConfig
@@ -80,7 +81,9 @@ def opened(
             chosen = opening.read_tokenizer(folder, run, choice, trained_on)
         else:
             chosen = tokenizers.load(tokenizer, end_of_text)
-        yield Generator(run.model, restored.state, chosen, most=run.depth.maximum)
+        yield Generator(
+            run.model, restored.state, chosen, most=run.depth.maximum, folder=folder.path
+        )
 
 
 def define_flags() -> None:
@@ -106,8 +109,9 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "exit", None,
         "When a token stops looping: SIGNAL:THRESHOLD[,every=N][,first=N][,most=N], such as "
-        f"change:0.02; signals: {', '.join(UNFITTED)}. --recurrences is then the most loops; "
-        "default: the most that training drew.",
+        "change:0.02, or auto:0.005 (the cheapest one within so many nats of full depth, chosen by "
+        f"what the exits suite measured); signals: {', '.join(SIGNALS)}. --recurrences is then the "
+        "most loops; default: the most that training drew.",
     )  # fmt: skip
     flags.DEFINE_integer(
         "slots", None,

@@ -10,6 +10,7 @@ generator.generate(["Once upon"], exit="change:0.02", slots=32)  # tokens stop l
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -69,6 +70,8 @@ class Generator:
       model: the model; its mesh, if it has one, has to be active in every call.
       params: parameters.
       tokenizer: with no more ids than the model; ids beyond the tokenizer's are never drawn.
+      folder: of the run, whose exits.json has what "auto:" rules and fitted signals need; None for
+        rules that need none.
       most: with an exit, the loop at which every token stops unless a call says otherwise; None for
         the config's recurrences.
 
@@ -77,7 +80,12 @@ class Generator:
     """
 
     def __init__(
-        self, model: ModelConfig, params: Any, tokenizer: Tokenizer, most: int | None = None
+        self,
+        model: ModelConfig,
+        params: Any,
+        tokenizer: Tokenizer,
+        most: int | None = None,
+        folder: Path | None = None,
     ):
         if tokenizer.vocab_size > model.vocab_size:
             raise UserError(
@@ -85,6 +93,7 @@ class Generator:
                 f"model.vocab_size = {model.vocab_size}"
             )
         self.model, self.params, self.tokenizer, self.most = model, params, tokenizer, most
+        self._folder = folder
         choose = self._chooser = Chooser(tokenizer.vocab_size)
         self._choose = jax.jit(lambda *arguments: choose(*arguments))
 
@@ -94,7 +103,9 @@ class Generator:
         Raises:
           UserError: an argument is not allowed, or a prompt is longer than the context.
         """
-        return make_plan(self.model, self.tokenizer, prompts, most=self.most, **arguments)
+        return make_plan(
+            self.model, self.tokenizer, prompts, most=self.most, folder=self._folder, **arguments
+        )
 
     def describe(self, plan: Plan) -> str:
         """The cache of a plan and its memory, in one line."""
@@ -126,8 +137,8 @@ class Generator:
           cache: what is kept of the recurrences; see `caches`.
           deepest: recurrences to make room for, so that calls of several depths are one compiled
             program; None for as many as are run.
-          exit: when a token stops looping, such as "change:0.02" (see `adaptive.rule`); None for
-            r loops of every token.
+          exit: when a token stops looping, such as "change:0.02" (see `adaptive.rule`) or, of a
+            run that the suite exits has measured, "auto:0.005"; None for r loops of every token.
           slots: texts that are written at a time, each at a loop of its own; None for all in step,
             or with an exit as many as there are prompts, up to 32. Their number changes no text.
           boundary: slots that wait for each other before they go through the head together; None
@@ -215,7 +226,7 @@ class Generator:
         ]
         engine = Engine(
             self.model, self.params, plan.rule.looks,
-            Exits(np.float32(plan.rule.threshold), np.int32(plan.recurrences)),
+            Exits(np.float32(plan.rule.threshold), np.int32(plan.recurrences), plan.fitted),
             Size(plan.rows, plan.boundary, plan.kept, plan.capacity, plan.prompt_bucket),
             self._chooser, knobs, self.tokenizer.end_of_text_id,
         )  # fmt: skip

@@ -2,11 +2,13 @@
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
+from looped_jax.adaptive import memory
+from looped_jax.adaptive.calibration import rule_of
 from looped_jax.adaptive.engine import prompts_together
 from looped_jax.adaptive.rule import Rule, check_model
 from looped_jax.adaptive.signals import SIGNALS
@@ -17,8 +19,6 @@ from looped_jax.model.config import ModelConfig
 
 # Prompts and caches are padded to powers of two from here on, so that few shapes are compiled.
 SMALLEST_BUCKET = 16
-# Signals that need nothing but the model.
-UNFITTED = tuple(name for name, signal in SIGNALS.items() if not signal.is_fitted)
 # The rule of slots that are given none: a distance is never negative, so all loops are run.
 NEVER = Rule("change", -1.0)
 # Slots of a call that does not say how many, if it has as many prompts.
@@ -37,6 +37,7 @@ class Plan:
       rows: of the cache: prompts, or slots with a rule.
       prompt_bucket, capacity: tokens that the prompts and the cache are padded to.
       rule: when tokens exit; None for r loops each, all rows in step.
+      fitted: what the rule's signal was fitted with; None for most.
       boundary: slots that go through coda and head together; None to choose by measured times.
     """
 
@@ -49,6 +50,7 @@ class Plan:
     prompt_bucket: int
     capacity: int
     rule: Rule | None = None
+    fitted: Any = None
     boundary: int | None = None
 
 
@@ -65,13 +67,16 @@ def make_plan(
     slots: int | None = None,
     boundary: int | None = None,
     most: int | None = None,
+    folder: Path | None = None,
 ) -> Plan:
-    """Checks a call; arguments as of `Generator.stream`, and `most` as of `Generator`.
+    """Checks a call; arguments as of `Generator.stream`, `most` and `folder` as of `Generator`.
 
     Raises:
       UserError: an argument is not allowed, or a prompt is longer than the context.
     """
-    rule = Rule.parse(exit) if isinstance(exit, str) else exit
+    rule, fitted = exit if isinstance(exit, Rule) else None, None
+    if isinstance(exit, str):
+        rule, fitted = (Rule.parse(exit), None) if folder is None else rule_of(exit, folder)
     if rule is None and slots is not None:
         rule = NEVER
     r = recurrences
@@ -91,6 +96,11 @@ def make_plan(
         raise UserError("no prompt was given; allowed: one or more")
     rows = len(prompts)
     if rule is not None:
+        if SIGNALS[rule.signal].is_fitted and fitted is None:
+            raise UserError(
+                f"exit {str(rule)!r}: its signal is fitted on text; allowed: as text, of a run "
+                "that the suite exits has measured"
+            )
         rows = _check_slots(model, rule, r, len(prompts), slots, boundary)
     elif boundary is not None:
         raise UserError(f"boundary = {boundary} without slots; allowed: with slots or an exit")
@@ -103,21 +113,15 @@ def make_plan(
         recurrences=r if rule is None else rule.most or r,
         prompts=ids, max_tokens=new, cache=cache, kept=deepest or kept, rows=rows,
         prompt_bucket=_bucket(longest, context), capacity=_bucket(filled, context),
-        rule=rule, boundary=boundary,
+        rule=rule, fitted=fitted, boundary=boundary,
     )  # fmt: skip
 
 
 def signal_bytes(model: ModelConfig, plan: Plan) -> int:
     """What the rule's signal remembers of the prompts that are run together, or of the slots."""
     assert plan.rule is not None
-    signal = SIGNALS[plan.rule.signal]
     tokens = max(plan.rows, prompts_together(len(plan.prompts)) * plan.prompt_bucket)
-    remembered = jax.eval_shape(
-        lambda tokens, state: signal.init(None, tokens, state, model.vocab_size),
-        jax.ShapeDtypeStruct((tokens,), jnp.int32),
-        jax.ShapeDtypeStruct((tokens, model.width), jnp.float32),
-    )
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(remembered))
+    return memory.signal_bytes(model, plan.rule, tokens)
 
 
 def _check_depth(model: ModelConfig, r: int) -> None:
@@ -140,11 +144,6 @@ def _check_slots(
     if rule.share is not None:
         raise UserError(
             f"exit {str(rule)!r}: in slots tokens exit one by one; allowed: a rule without share"
-        )
-    if SIGNALS[rule.signal].is_fitted:
-        raise UserError(
-            f"exit {str(rule)!r}: its signal is fitted on text; allowed in slots: "
-            f"{', '.join(UNFITTED)}"
         )
     if rule.most is not None and rule.most > r:
         raise UserError(f"most = {rule.most} recurrences; allowed: up to {r}, which slots hold")

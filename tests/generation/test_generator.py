@@ -1,10 +1,12 @@
 """Generator: batches, depths, ends of a row, streams, compilations and refusals."""
 
 import jax
+import numpy as np
 import pytest
 
 from looped_jax import parallel
 from looped_jax.adaptive import memory
+from looped_jax.adaptive.calibration import Calibration, Measured
 from looped_jax.data import tokenizer as tokenizers
 from looped_jax.errors import UserError
 from looped_jax.generation import decoding
@@ -143,6 +145,18 @@ def test_loops_of_every_token_and_a_cap(generator):
     assert generator.generate(PROMPTS, exit="change:9", cache="last_recurrence", **how) == first
 
 
+def test_a_rule_that_was_chosen_by_measurement(generator, tokenizer, tmp_path):
+    """A prior by which every token takes two loops, as the run folder keeps it."""
+    loops_V = np.full(generator.model.vocab_size, 2.0, np.float32)
+    cheap = Measured("prior", 1.0, 2.0, 10.0, 3.0, 0.001, 0.002)
+    Calibration(3, 3.0, 15.0, 64, [cheap], {"prior": loops_V}).write(tmp_path)
+    own = Generator(generator.model, generator.params, tokenizer, folder=tmp_path)
+    how = {"slots": 2, "boundary": 1, "max_tokens": 8, "sampling": GREEDY}
+    found = own.generate(PROMPTS, exit="auto:0.005", **how)
+    assert {loop for row in found for loop in row.loops} == {2}
+    assert found == generator.generate(PROMPTS, exit="change:-1,most=2", **how)
+
+
 def test_a_row_has_the_seed_of_its_number(generator):
     how = {"max_tokens": 5, "sampling": Sampling(seed=5)}
     assert (
@@ -169,7 +183,7 @@ def test_a_cache_that_does_not_fit_is_refused(generator, monkeypatch):
         ({"slots": 0}, "slots = 0; allowed: 1 or more"),
         ({"exit": "change:1,most=40"}, "most = 40 recurrences; allowed: up to 3, which slots hold"),
         ({"exit": "change:1,share=0.9"}, "tokens exit one by one; allowed: a rule without share"),
-        ({"exit": "probe:0"}, "its signal is fitted on text; allowed in slots: change, accel"),
+        ({"exit": "probe:0"}, "its signal is fitted on text; allowed: as text, of a run that"),
         ({"exit": "kl:0.1"}, "exit 'kl': read through a coda"),
         ({"recurrences": 0}, "recurrences = 0; allowed: 1 or more"),
         ({"cache": "none"}, "cache 'none'; allowed: every_recurrence, last_recurrence"),
