@@ -20,6 +20,8 @@ from tests.launch.sweeps import (
 )
 
 NAMES = ["r2_100", "r2_200"]
+# One process starts, and compiles, in less time than two.
+ALONE = "--workers=1"
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +29,7 @@ def first_call(data, environment, tmp_path_factory):
     """(folder, output) of a study that one call ran to its end."""
     out = tmp_path_factory.mktemp("undisturbed") / "study"
     with contextlib.closing(Sweeps(data, environment)) as sweeps:
-        status, output, _ = sweeps.run(out, TINY, "--workers=1", JAX_LOG_COMPILES="1")
+        status, output, _ = sweeps.run(out, TINY, ALONE, JAX_LOG_COMPILES="1")
     assert status == 0
     return out, output
 
@@ -63,7 +65,7 @@ def test_a_study_is_run_to_its_end_and_not_again(first_call, sweep):
 def test_interrupted_refused_and_killed_it_goes_on_to_the_same_losses(
     undisturbed, tmp_path, start, sweep
 ):
-    first = start(tmp_path)
+    first = start(tmp_path, TINY, ALONE)
     wait_until(lambda: saved_steps(tmp_path) >= 50, "a checkpoint")
     first.send_signal(signal.SIGINT)
     output, errors = first.communicate(timeout=60)
@@ -73,7 +75,7 @@ def test_interrupted_refused_and_killed_it_goes_on_to_the_same_losses(
     )
     assert "interrupted" in states(tmp_path).values()
 
-    second = start(tmp_path)
+    second = start(tmp_path, TINY, ALONE)
     wait_until(lambda: "running" in states(tmp_path).values(), "the second start")
     running = [s for f in folders(tmp_path).values() if (s := f.status()) and s.state == "running"]
     workers = {status.pid for status in running}
@@ -108,7 +110,7 @@ def test_one_status_cut_in_half_is_no_obstacle(undisturbed, tmp_path, sweep):
 
 
 def test_bad_runs_are_named_and_the_study_goes_on(tmp_path, start, sweep):
-    process = start(tmp_path, BROKEN, "--workers=1")
+    process = start(tmp_path, BROKEN, ALONE)
     wait_until(lambda: states(tmp_path).get("is_killed") == "running", "the run to kill")
     os.kill(folders(tmp_path)["is_killed"].status().pid, signal.SIGKILL)
     output, errors = process.communicate(timeout=120)
