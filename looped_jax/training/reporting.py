@@ -130,9 +130,12 @@ class MetricsWriter:
             some of them are gone.
 
         Raises:
-          UserError: metrics.jsonl is damaged (other than by a half-written last line).
+          UserError: metrics.jsonl is damaged (other than by a half-written last line), or a link,
+            which in a folder from elsewhere may lead to any file of the user's.
         """
         path = Path(folder) / "metrics.jsonl"
+        if path.is_symlink():
+            raise UserError(f"{path} is a symbolic link; allowed: a plain file, or none")
         self.lines = lines
         kept = _cut(path, start_step, lines)
         if len(kept) < lines:

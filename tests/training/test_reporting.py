@@ -188,3 +188,12 @@ def test_clock_ignores_the_wall_clock(monkeypatch):
     monkeypatch.setattr(time, "time", lambda: 0.0)
     before = clock.seconds
     assert 0 <= before <= clock.seconds < 60
+
+
+def test_a_link_is_not_followed(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "victim").write_text("{}\n")
+    (tmp_path / "run" / "metrics.jsonl").symlink_to(tmp_path / "victim")
+    with pytest.raises(UserError, match=r"metrics\.jsonl is a symbolic link; allowed: a plain"):
+        MetricsWriter(tmp_path / "run", 0)
+    assert (tmp_path / "victim").read_text() == "{}\n"
