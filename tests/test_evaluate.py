@@ -277,7 +277,7 @@ def command_line(monkeypatch, given):
     """Within, the command's flags are those."""
     values = command.flags.FlagValues()
     with monkeypatch.context() as patch:
-        for name in ("string", "list", "integer", "bool"):
+        for name in ("string", "list", "integer", "bool", "enum", "float", "multi_string"):
             define = getattr(command.flags, f"DEFINE_{name}")
             patch.setattr(
                 command.flags,

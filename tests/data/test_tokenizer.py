@@ -11,7 +11,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers
 
 from looped_jax.data import tokenizer
-from looped_jax.data.sources import source as sources
+from looped_jax.data.sources import pieces
 from looped_jax.data.sources.pieces import END_OF_TEXT
 from looped_jax.errors import UserError
 
@@ -60,10 +60,10 @@ def test_a_batch_is_its_texts(trained, novel):
 
 def test_pieces_have_the_tokens_of_the_whole(trained, novel, monkeypatch):
     whole = trained.encode(novel[:50_000])
-    monkeypatch.setattr(sources, "PIECE_CHARACTERS", 1000)
-    pieces = [trained.encode(piece.text) for piece in sources.cut(novel[:50_000])]
-    assert len(pieces) > 40
-    np.testing.assert_array_equal(np.concatenate(pieces), whole)
+    monkeypatch.setattr(pieces, "PIECE_CHARACTERS", 1000)
+    parts = [trained.encode(piece.text) for piece in pieces.cut(novel[:50_000])]
+    assert len(parts) > 40
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
 
 
 def test_training_repeats_itself_on_any_number_of_threads(trained, novel, tmp_path):

@@ -85,7 +85,9 @@ def test_quickstart_runs_in_the_project_wherever_it_is_typed(clone):
 
 
 def test_all_checks_run(clone):
-    tests = "pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=12"
+    tests = (
+        "pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 --durations=12"
+    )
     checks = ["ruff check", "ruff format --check", "mypy", tests]
     expected = "".join(f"{clone}: -m {check}\n" for check in checks) + ENDING
     assert run(clone / "launch/test.sh") == (0, expected, "")
