@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Environment and checks: ruff, mypy, and all tests but the slow ones.
 #
-#   launch/test.sh                    everything, two test files at a time
+#   launch/test.sh                    everything, three test files at a time
 #   launch/test.sh tests/model        arguments go to pytest, and then only it runs
 #   launch/test.sh -m slow            the tests that take longer
 set -euo pipefail
@@ -16,6 +16,6 @@ if (($# == 0)); then
   "$venv_python" -m ruff check
   "$venv_python" -m ruff format --check
   "$venv_python" -m mypy
-  set -- -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 --durations=12
+  set -- -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 --durations=12
 fi
 "$venv_python" -m pytest "$@"

@@ -11,6 +11,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "analysis" / "inspect_checkpoint.ipynb"
 
+# Of the model that the notebook trains.
+SMALLER = (
+    "config.data.batch_size = 2; config.model.core_layers = 1; "
+    "config.model.prelude_layers = config.model.coda_layers = 0"
+)
+
 # Runs a notebook in the current folder and writes it back with its outputs.
 EXECUTE = """
 import sys, nbclient, nbformat
@@ -67,7 +73,7 @@ def test_it_runs_from_top_to_bottom(committed, tmp_path):
     # Few steps more than the 100 of the warm-up, of two sequences each, and little to measure.
     for old, new in (
         ("TOKENS = 300_000", "TOKENS = 14_080"),
-        ("config.budget.tokens", "config.data.batch_size = 2\\n    config.budget.tokens"),
+        ("config.budget.tokens", f"{SMALLER}\\n    config.budget.tokens"),
         ("max_windows = 256", "max_windows = 16"),
         ("max_windows=256", "max_windows=16"),
     ):
