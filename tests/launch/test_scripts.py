@@ -86,7 +86,7 @@ def test_quickstart_runs_in_the_project_wherever_it_is_typed(clone):
 
 def test_all_checks_run(clone):
     tests = (
-        "pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 --durations=12"
+        "pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 --durations=12"
     )
     checks = ["ruff check", "ruff format --check", "mypy", tests]
     expected = "".join(f"{clone}: -m {check}\n" for check in checks) + ENDING
