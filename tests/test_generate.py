@@ -81,8 +81,16 @@ def test_many_prompts_through_slots_into_a_file(run, call, tmp_path):
     [
         (["--out=texts.jsonl"], "error: --prompts_file and --out are given together"),
         (["--prompt=" + "ab " * 40], "error: prompt 'ab ab ab ab ab ab ab…' has "),
-        (["--recurrences=2,many"], "error: --recurrences=2,many; allowed: whole numbers"),
-        (["--temperature=-1"], "error: temperature = -1.0; allowed: 0 (greedy) or more"),
+        pytest.param(
+            ["--recurrences=2,many"],
+            "error: --recurrences=2,many; allowed: whole numbers",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ["--temperature=-1"],
+            "error: temperature = -1.0; allowed: 0 (greedy) or more",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_wrong_call_is_a_line_and_status_2(run, call, arguments, message):

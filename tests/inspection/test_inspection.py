@@ -164,6 +164,7 @@ def test_figures_show_the_numbers(inspection, tmp_path):
         figure.savefig(tmp_path / name)
 
 
+@pytest.mark.slow  # the README's own call is tested by default
 def test_the_command(data, tmp_path):
     run = write_untrained_run(tmp_path / "run", tiny_config(data.folder))
     before = run.summary_path.read_bytes()
