@@ -4,8 +4,6 @@ Each is `python -m looped_jax.evaluate` on one run folder. What is measured stay
 call does what is missing; what failed is listed with its last lines.
 """
 
-import contextlib
-import io
 import secrets
 import subprocess
 import sys
@@ -17,9 +15,8 @@ from typing import NoReturn
 
 from launch.local import last_lines
 from launch.machine import child_environment, worker_environments
-from launch.slurm.backend import import_submitit, job_parameters, squeue
+from launch.slurm.backend import import_submitit, job_parameters, squeue, submit_array
 from launch.slurm.resources import Resources
-from looped_jax.errors import UserError
 from looped_jax.files import read_json, write_json
 
 LOG = "evaluation.log"  # in a run folder: what the newest evaluation of it printed
@@ -116,16 +113,10 @@ def submit(
         folder = study.resolve() / SUBMISSIONS / name
         folder.mkdir(parents=True)
         write_json(folder / PLAN, {"runs": [str(each.folder.resolve()) for each in left]})
-        executor = submitit.SlurmExecutor(folder=folder)
         layout = resources.layout(processes)
-        executor.update_parameters(**job_parameters(resources, layout, name, folder / "died_"))
-        try:
-            with contextlib.redirect_stderr(io.StringIO()), executor.batch():
-                for each in left:
-                    executor.submit(measure, each.command, str(each.log))
-        except submitit.core.utils.FailedJobError as error:
-            said = [line for line in str(error).splitlines() if line.strip()]
-            raise UserError(f"Slurm refuses the jobs: {said[-1].strip()}") from None
+        parameters = job_parameters(resources, layout, name, folder / "died_")
+        calls = [(each.command, str(each.log)) for each in left]
+        submit_array(submitit, folder, parameters, measure, calls)
     say(f"{len(left)} runs submitted, {len(evaluations) - len(left)} in the queue; the same call "
         "submits what is missing by then")  # fmt: skip
     return 0

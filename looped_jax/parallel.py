@@ -212,7 +212,7 @@ def mean_over_data(
 
 def check_batch(mesh: Mesh, section: str, batch_size: int, microbatches: int = 1) -> None:
     """Raises UserError if the rows of a batch do not divide over data, fsdp and microbatches."""
-    ways = mesh.shape["data"] * mesh.shape["fsdp"]
+    ways = _ways_of_rows(mesh)
     if batch_size % (ways * microbatches):
         parts = f" x {microbatches} microbatches" if microbatches > 1 else ""
         raise UserError(
@@ -223,8 +223,13 @@ def check_batch(mesh: Mesh, section: str, batch_size: int, microbatches: int = 1
 
 def filled_up(mesh: Mesh, batch_size: int) -> int:
     """The next number of rows that divides over data and fsdp."""
-    ways = mesh.shape["data"] * mesh.shape["fsdp"]
+    ways = _ways_of_rows(mesh)
     return -(-batch_size // ways) * ways
+
+
+def _ways_of_rows(mesh: Mesh) -> int:
+    """Parts that a batch is split into, over data and fsdp."""
+    return mesh.shape["data"] * mesh.shape["fsdp"]
 
 
 def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
@@ -243,7 +248,7 @@ def global_batch(batch: Mapping[str, Any], mesh: Mesh) -> dict[str, jax.Array]:
     sharding = rows(mesh)
     if sharding.is_fully_addressable:
         return {name: jax.device_put(part, sharding) for name, part in batch.items()}
-    ways = mesh.shape["data"] * mesh.shape["fsdp"]
+    ways = _ways_of_rows(mesh)
     ways_here = len(local_rows(mesh, ways))
 
     def put(part: np.ndarray) -> jax.Array:

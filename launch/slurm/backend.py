@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -187,20 +187,11 @@ class SlurmBackend:
 
     def _submit_array(self, groups: Sequence[Sequence[PlannedRun]], layout: Layout) -> None:
         submission = plan_submission(self._study.name, self._out, groups)
-        executor = self._submitit.SlurmExecutor(folder=submission.folder)
-        executor.update_parameters(
-            **job_parameters(self._resources, layout, submission.name, submission.died_path(""))
+        parameters = job_parameters(
+            self._resources, layout, submission.name, submission.died_path("")
         )
-        try:
-            # What sbatch says goes into one line below.
-            with contextlib.redirect_stderr(io.StringIO()), executor.batch():
-                for group in groups:
-                    executor.submit(run_group, [_order(run) for run in group])
-        except self._submitit.core.utils.FailedJobError as error:
-            shutil.rmtree(submission.folder)
-            lines = [line for line in str(error).splitlines() if line.strip()]
-            said = next((line for line in lines if line.startswith("sbatch: error:")), lines[-1])
-            raise UserError(f"Slurm refuses the jobs: {said.strip()}") from None
+        orders = [([_order(run) for run in group],) for group in groups]
+        submit_array(self._submitit, submission.folder, parameters, run_group, orders)
 
     def _last_jobs(self) -> list[tuple[Submission, int, list[PlannedRun]]]:
         """The jobs that were the last to have a run, with the runs of which that is so."""
@@ -225,6 +216,35 @@ class SlurmBackend:
                 with open(run.folder.path / OUTPUT, "a") as output:
                     output.write(f"{reason}; {log} ends:\n{last_lines(log)}\n")
             run.folder.set_status("failed", reason=reason)
+
+
+def submit_array(
+    submitit: Any,
+    folder: Path,
+    parameters: dict[str, Any],
+    function: Callable[..., Any],
+    calls: Sequence[tuple[Any, ...]],
+) -> None:
+    """Submits an array with a job for each call of a function.
+
+    Args:
+      folder: of the submission; removed where Slurm refuses it.
+
+    Raises:
+      UserError: Slurm refuses the jobs.
+    """
+    executor = submitit.SlurmExecutor(folder=folder)
+    executor.update_parameters(**parameters)
+    try:
+        # What sbatch says goes into one line below.
+        with contextlib.redirect_stderr(io.StringIO()), executor.batch():
+            for arguments in calls:
+                executor.submit(function, *arguments)
+    except submitit.core.utils.FailedJobError as error:
+        shutil.rmtree(folder)
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        said = next((line for line in lines if line.startswith("sbatch: error:")), lines[-1])
+        raise UserError(f"Slurm refuses the jobs: {said.strip()}") from None
 
 
 def job_parameters(

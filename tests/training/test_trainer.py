@@ -235,8 +235,10 @@ def test_interrupted_at_any_moment(data, validated, tmp_path, monkeypatch, momen
 def hangups_end():
     """SIGHUP does what it does in a terminal, also where the tests run under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def validated_config(data):
