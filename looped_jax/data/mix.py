@@ -96,6 +96,10 @@ def _refuse_unlike(opened: list[TokenData]) -> None:
             raise UserError(
                 f"{data.folder} has another tokenizer than {first.folder}; allowed: one"
             )
+        if data.rows != first.rows:
+            raise UserError(
+                f"{data.folder} has rows={data.rows}; allowed: {first.rows}, as {first.folder} has"
+            )
     if any(data.loop_targets for data in opened):
         raise UserError("a part has targets by loop; allowed: text, whose target is the next token")
 
@@ -197,7 +201,7 @@ def _write_manifest(
     shards.write_manifest(
         folder,
         {
-            "request": request, "packing": first.manifest.get("packing"),
+            "request": request, "rows": first.rows,
             "tokenizer": first.manifest["tokenizer"], "splits": splits, "streams": streams,
             "loop_targets": 0, "unspelled": first.manifest["unspelled"],
             "versions": first.manifest["versions"],

@@ -1,8 +1,9 @@
 """Token data to batches. The batch of a step is a function of the step and nothing else.
 
-A split is divided into windows of T + 1 tokens that overlap by one, so that every token is a target
-once. Training visits the windows in a random order, a new one each epoch; position is one integer,
-the step, so a run resumes anywhere and on any number of processes.
+The training text is cut into windows of T + 1 tokens: they overlap by one, so that every token is a
+target once, or stand one behind the other where the data is packed. Training visits them in a
+random order, a new one each epoch; position is one integer, the step, so a run resumes anywhere and
+on any number of processes. Held-out text is scored in windows that overlap, whatever training does.
 """
 
 import weakref
@@ -52,7 +53,7 @@ def train_batches(
     rows = _checked_rows(batch_size, rows)
     if seed < 0 or start_step < 0:
         raise UserError(f"seed={seed} and start_step={start_step} have to be 0 or more")
-    T, K = sequence_length, data.loop_targets
+    T, K, stride = sequence_length, data.loop_targets, _stride(data, sequence_length)
     steps_a_block = max(1, BLOCK_TOKENS // (len(rows) * (T + 1)))
 
     def read_block(block: int) -> dict[str, np.ndarray]:
@@ -61,10 +62,10 @@ def train_batches(
         positions = (steps[:, None] * batch_size + rows[None, :]).ravel()
         windows = shuffled_windows(positions, n_windows, seed)
         shape = (steps_a_block, len(rows))
-        tokens = data.train.windows(windows * T, T + 1)
+        tokens = data.train.windows(windows * stride, T + 1)
         read: dict[str, np.ndarray] = {"tokens": tokens.reshape(*shape, T + 1)}
         if K:
-            targets = data.train_targets.windows((windows * T + 1) * K, T * K)
+            targets = data.train_targets.windows((windows * stride + 1) * K, T * K)
             read["loop_targets"] = targets.reshape(*shape, T, K)
         return read
 
@@ -188,13 +189,19 @@ def count_train_windows(data: TokenData, sequence_length: int) -> int:
     """Windows in one epoch. Raises UserError if there is not even one."""
     if sequence_length < 1:
         raise UserError(f"sequence_length={sequence_length} has to be 1 or more")
-    n_windows = (len(data.train) - 1) // sequence_length
+    # The last window needs T + 1 tokens, those before it what the next one does not share.
+    n_windows = (len(data.train) - sequence_length - 1) // _stride(data, sequence_length) + 1
     if n_windows < 1:
         raise UserError(
             f"the train split of {data.folder} has {len(data.train)} tokens; "
             f"one window of sequence_length={sequence_length} takes {sequence_length + 1}"
         )
     return n_windows
+
+
+def _stride(data: TokenData, sequence_length: int) -> int:
+    """Tokens from the start of a window to that of the next."""
+    return sequence_length + 1 if data.rows == "packed" else sequence_length
 
 
 def _checked_rows(batch_size: int, rows: np.ndarray | None) -> np.ndarray:

@@ -7,12 +7,12 @@
 
 Typed again, it finds its finished work; interrupted, it goes on with the units of input files that
 are not done. `--processes=N` encodes N at a time; with `--part=I/N` (I from 0) each of N nodes
-takes every N-th unit, and the last to end completes the folder. What `--out` then holds is
-described in `looped_jax.data.shards`; `TokenData.open` reads it.
+takes every N-th unit: the first to come trains the tokenizer for all, and the last to end completes
+the folder. What `--out` then holds is described in `looped_jax.data.shards`; `TokenData.open` reads
+it.
 """
 
 import contextlib
-import math
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -24,30 +24,23 @@ from absl import flags
 
 from looped_jax import cli
 from looped_jax.data import hops, shards, tokenizer
+from looped_jax.data.preparing.encoder import encoder_of
 from looped_jax.data.preparing.encoding import encode_units
-from looped_jax.data.preparing.folder import begin, is_prepared, one_after_another, tidy
-from looped_jax.data.preparing.progress import Progress
+from looped_jax.data.preparing.folder import LOCK, begin, is_prepared, one_after_another, tidy
 from looped_jax.data.preparing.spelling import Spelling
 from looped_jax.data.preparing.units import SPLITS, Unit, plan_units
-from looped_jax.data.shards import TokenData
+from looped_jax.data.shards import ROWS, TokenData
 from looped_jax.data.sources.pieces import END_OF_TEXT
 from looped_jax.data.sources.source import BUNDLED_VALIDATION, Source, open_source
 from looped_jax.data.tokenizer import Tokenizer
 from looped_jax.errors import UserError
-from looped_jax.files import (
-    read_json,
-    sha256_of_file,
-    writable_folder,
-    write_bytes,
-)
+from looped_jax.files import read_json, sha256_of_file, writable_folder
 from looped_jax.lock import Held, locked
 
 VOCAB_SIZE = 4096
 TOKENIZER_SAMPLE = 500_000_000  # characters
 # Tasks by name: they make their own text, hold out part of it and bring their vocabulary.
 TASKS: dict[str, Callable[[], Source]] = {"hops": hops.source}
-# How documents become windows of training, for whoever compares two sets of data.
-PACKING = "one stream, end-of-text after each document; windows cross documents"
 
 
 class PartDone(Exception):
@@ -75,6 +68,7 @@ def prepare(
     text_field: str = "text",
     end_of_text: str = END_OF_TEXT,
     tokenizer_sample: int = TOKENIZER_SAMPLE,
+    rows: str = ROWS[0],
     workers: Workers = ALONE,
     say: Callable[[str], None] = print,
 ) -> TokenData:
@@ -91,6 +85,7 @@ def prepare(
       text_field: the field of JSON, parquet and TFDS records that holds the text.
       end_of_text: the token of `tokenizer_file` that ends a document.
       tokenizer_sample: characters that a tokenizer is trained on, the first of every input.
+      rows: how training cuts the text into rows, one of `shards.ROWS`.
       workers: processes that encode, and which part of the units is theirs.
       say: takes the lines that tell how far the work is.
 
@@ -107,8 +102,8 @@ def prepare(
         )
     if tokenizer_sample < 1:
         raise UserError(f"--tokenizer_sample={tokenizer_sample}; allowed: 1 or more characters")
-    if workers.parts > 1 and tokenizer_file is None:
-        raise UserError("--part needs --tokenizer, which all parts share: train one on a few files")
+    if rows not in ROWS:
+        raise UserError(f"--rows={rows}; allowed: {', '.join(ROWS)}")
     opened = _open_task(source, validation, tokenizer_file, vocab_size) or open_source(
         source, validation, text_field
     )
@@ -124,6 +119,7 @@ def prepare(
         "tokenizer_sample": tokenizer_sample if trains else None,
         "tokenizer_sha256": sha256_of_file(tokenizer_file) if tokenizer_file else None,
         "end_of_text": end_of_text,
+        "rows": rows,
     }
     state = "is already prepared"
     if not is_prepared(folder, request, opened):
@@ -161,9 +157,9 @@ def _write(
     say: Callable[[str], None],
 ) -> None:
     """Does what is left, or this part of it. Raises PartDone where other parts are left."""
-    with one_after_another(folder):
+    with one_after_another(folder / LOCK):
         begin(folder, request, source, alone=workers.parts == 1)
-    encoder = _encoder(source, loaded, request, folder, say)
+    encoder = encoder_of(source, loaded, request, folder, say)
     units = plan_units(source)
     missing = [unit for unit in units if not unit.entry_path(folder).exists()]
     if len(missing) < len(units):
@@ -174,31 +170,9 @@ def _write(
     waiting = [unit for unit in units if not unit.entry_path(folder).exists()]
     if waiting:
         raise PartDone(f"this part is done; others have {len(waiting)} of {len(units)} units left")
-    with one_after_another(folder):
+    with one_after_another(folder / LOCK):
         if not (folder / shards.MANIFEST).exists():
             _finish(units, source, encoder, request, folder, say)
-
-
-def _encoder(
-    source: Source,
-    loaded: Tokenizer | None,
-    request: dict[str, Any],
-    folder: Path,
-    say: Callable[[str], None],
-) -> Tokenizer:
-    """The tokenizer, of which the folder then holds a copy; one that was trained before stays."""
-    path = folder / shards.TOKENIZER
-    trains = source.vocabulary is None and loaded is None
-    if trains and path.exists():
-        encoder = tokenizer.load(path, request["end_of_text"])
-        encoder.spells_everything = True
-        return encoder
-    if source.vocabulary is not None:
-        encoder = tokenizer.of_words(source.vocabulary)
-    else:
-        encoder = loaded or _train_tokenizer(source, request, say)
-    write_bytes(path, encoder.to_json().encode())
-    return encoder
 
 
 def _finish(
@@ -236,7 +210,7 @@ def _finish(
         folder,
         {
             "request": request | {"inputs": [i for entry in entries for i in entry["inputs"]]},
-            "packing": PACKING,
+            "rows": request["rows"],
             "tokenizer": {
                 "file": shards.TOKENIZER,
                 "sha256": sha256_of_file(folder / shards.TOKENIZER),
@@ -252,45 +226,6 @@ def _finish(
         },
     )
     tidy(folder)
-
-
-def _train_tokenizer(
-    source: Source, request: dict[str, Any], say: Callable[[str], None]
-) -> Tokenizer:
-    """Trains on the beginning of every input, as many characters of each."""
-    inputs = source.inputs("train")
-    share = math.ceil(request["tokenizer_sample"] / len(inputs))
-    progress = Progress("tokenizer", sum(each.size for each in inputs), say)
-    cut = False
-
-    def texts() -> Iterator[str]:
-        nonlocal cut
-        for each in inputs:
-            characters, told = 0, 0
-            for split, piece in source.parts([each], "train"):
-                progress.add(each.consumed - told, len(piece.text) if split == "train" else 0)
-                told = each.consumed
-                if split != "train":
-                    continue
-                text = piece.text[: share - characters]
-                characters += len(text)
-                yield text
-                if len(text) < len(piece.text):
-                    cut = True
-                    break
-            progress.add(each.size - told, 0)
-
-    vocab_size = request["vocab_size"]
-    trained = tokenizer.train(texts(), vocab_size)
-    progress.finish()
-    if cut:
-        say(f"tokenizer: trained on the first {share:,} characters of each input")
-    if trained.vocab_size < vocab_size:
-        say(
-            f"tokenizer: the text has merges for {trained.vocab_size:,} tokens only, "
-            f"not for --vocab_size={vocab_size}"
-        )
-    return trained
 
 
 @contextlib.contextmanager
@@ -341,9 +276,12 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "processes", 1, "Input files (or groups of small ones) encoded at a time, a core for each."
     )
-    flags.DEFINE_string(
-        "part", "0/1", "I/N on node I of N: encode each N-th unit. Needs --tokenizer."
-    )
+    flags.DEFINE_string("part", "0/1", "I/N on node I of N: encode each N-th unit.")
+    flags.DEFINE_enum(
+        "rows", ROWS[0], ROWS,
+        "How training cuts the text into rows of T + 1 tokens: windows that overlap by one token, "
+        "so that each is a target, or packed one behind the other, each token in one row.",
+    )  # fmt: skip
 
 
 def _workers(processes: int, part: str) -> Workers:
@@ -374,6 +312,7 @@ def _prepare(say: Callable[[str], None]) -> None:
         text_field=given.text_field,
         end_of_text=given.end_of_text,
         tokenizer_sample=given.tokenizer_sample,
+        rows=given.rows,
         workers=_workers(given.processes, given.part),
         say=say,
     )

@@ -34,6 +34,10 @@ SHARD_TOKENS = 1 << 26
 STREAMS = ("train", "validation", "validation-bytes")
 # And those of data with a target for each loop.
 TARGET_STREAMS = ("train-targets", "validation-targets")
+# How training cuts its stream into rows of T + 1 tokens, as the manifest says: "windows", which it
+# need not say, overlap by one token, so that every token is a target; "packed" rows follow each
+# other, every token in one of them. Documents cross the ends of both.
+ROWS = ("windows", "packed")
 
 
 class TokenStream:
@@ -150,6 +154,11 @@ class TokenData:
     @property
     def tokenizer_path(self) -> Path:
         return self.folder / TOKENIZER
+
+    @property
+    def rows(self) -> str:
+        """How training cuts the text into rows, one of ROWS."""
+        return self.manifest.get("rows", ROWS[0])
 
     @property
     def vocab_size(self) -> int:
@@ -298,6 +307,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     vocab_size = tokenizer.count("vocab_size", least=1)
     if tokenizer.count("end_of_text_id") >= vocab_size:
         raise UserError(f"{path}: tokenizer.end_of_text_id is not below its vocab_size")
+    if manifest.table.get("rows", ROWS[0]) not in ROWS:
+        raise UserError(f"{path}: rows = {manifest.table['rows']!r}; allowed: {', '.join(ROWS)}")
     loops = manifest.count("loop_targets")
     names = (*STREAMS, *TARGET_STREAMS) if loops else STREAMS
     lengths = {name: _check_stream(manifest.section("streams").section(name)) for name in names}
@@ -335,7 +346,10 @@ def _check_stream(stream: Description) -> int:
 
 
 def content_digest(manifest: dict[str, Any]) -> str:
-    """SHA-256 over what the tokens are and what is counted of them; not over paths or versions."""
+    """SHA-256 over what is learned from: the tokens, what is counted of them, and rows if packed.
+
+    Not over paths or versions.
+    """
     tokenizer = {key: value for key, value in manifest["tokenizer"].items() if key != "file"}
     streams = {
         name: [stream["dtype"], stream["length"], *([s["length"], s["sha256"]] for s in shards)]
@@ -343,7 +357,9 @@ def content_digest(manifest: dict[str, Any]) -> str:
         for shards in [stream["shards"]]
     }
     counts = [manifest["splits"], manifest["loop_targets"]]
-    return sha256_of_json([manifest["format"], tokenizer, counts, streams])
+    rows = manifest.get("rows", ROWS[0])
+    packed = [] if rows == ROWS[0] else [rows]
+    return sha256_of_json([manifest["format"], tokenizer, counts, streams, *packed])
 
 
 def shard_files(folder: Path) -> Iterator[Path]:

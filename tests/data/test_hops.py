@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from looped_jax.data import hops
+from looped_jax.data import hops, pipeline
 from looped_jax.data.pipeline import train_batches, validation_batches
 from looped_jax.data.prepare import prepare
 from looped_jax.errors import UserError
@@ -52,7 +52,8 @@ def test_each_loop_is_to_answer_with_as_many_hops(data):
     assert (targets[:, :2] == data.end_of_text_id).all()
 
 
-def test_batches_hold_the_targets_of_the_tokens_to_predict(data):
+def test_batches_hold_the_targets_of_the_tokens_to_predict(data, monkeypatch):
+    monkeypatch.setattr(pipeline, "BLOCK_TOKENS", 1)
     batches = train_batches(data, sequence_length=T, batch_size=4, seed=0, start_step=0)
     batch = next(batches)
     batches.close()
@@ -61,6 +62,20 @@ def test_batches_hold_the_targets_of_the_tokens_to_predict(data):
     answers = np.arange(T) % 3 == 1  # the windows begin with a triple
     np.testing.assert_array_equal(targets[:, answers, -1], tokens[:, 1:][:, answers])
     assert (targets[:, ~answers] == data.end_of_text_id).all()
+
+
+def test_packed_rows_hold_the_targets_of_their_tokens(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline, "BLOCK_TOKENS", 1)
+    packed = prepare("hops", tmp_path / "packed", rows="packed", say=str)
+    batches = train_batches(packed, sequence_length=T, batch_size=4, seed=0, start_step=0)
+    batch = next(batches)
+    batches.close()
+    tokens, targets = batch["tokens"], batch["loop_targets"]
+    inputs, outputs = tokens[:, :-1], tokens[:, 1:]
+    answers = inputs >= hops.FIRST_HOPS
+    assert (answers.argmax(1) != 1).any()  # rows begin anywhere in a triple
+    np.testing.assert_array_equal(targets[answers][:, -1], outputs[answers])
+    assert (targets[~answers] == data.end_of_text_id).all()
 
 
 def test_answers_alone_are_scored(data):

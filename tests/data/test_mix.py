@@ -57,6 +57,10 @@ def test_shares_of_whole_documents(parts, tmp_path):
 def test_parts_that_do_not_go_together(parts, data, books, tmp_path):
     other = prepare(str(books), tmp_path / "b", validation=str(books / "c.txt"), vocab_size=280,
                     say=str)  # fmt: skip
+    packed = prepare(str(books), tmp_path / "p", validation=str(books / "c.txt"), rows="packed",
+                     tokenizer_file=data.tokenizer_path, say=str)  # fmt: skip
+    with pytest.raises(UserError, match=r"p has rows=packed; allowed: windows, as .*web has"):
+        mix([Part(parts[0].folder, 1.0), Part(packed.folder, 1.0)], tmp_path / "out", str)
     with pytest.raises(UserError, match=r"b has another tokenizer than .*web; allowed: one"):
         mix([Part(parts[0].folder, 1.0), Part(other.folder, 1.0)], tmp_path / "out", str)
     assert not (tmp_path / "out").exists()

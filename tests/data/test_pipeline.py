@@ -89,6 +89,46 @@ def test_shards_make_no_difference(data, books, tmp_path, monkeypatch):
     np.testing.assert_array_equal(batches(split, 50), batches(data, 50))
 
 
+@pytest.fixture(scope="module")
+def packed(data, books, tmp_path_factory):
+    """The books again, to be trained on in packed rows."""
+    return prepare(
+        str(books), tmp_path_factory.mktemp("data") / "packed", validation=str(books / "c.txt"),
+        tokenizer_file=data.tokenizer_path, rows="packed", say=str,
+    )  # fmt: skip
+
+
+def test_packed_rows_hold_every_token_once_an_epoch(packed):
+    tokens = packed.train.read(0, 10**6)
+    whole = tokens[: len(tokens) // (T + 1) * (T + 1)].reshape(-1, T + 1)
+    assert count_train_windows(packed, T) == len(whole)
+    assert count_train_windows(packed, len(tokens) - 1) == 1
+    rows = batches(packed, 2 * len(whole) // B + 1).reshape(-1, T + 1)
+    for epoch in (rows[: len(whole)], rows[len(whole) : 2 * len(whole)]):
+        assert sorted(map(bytes, epoch)) == sorted(map(bytes, whole))
+    with pytest.raises(UserError, match=f"has {len(tokens)} tokens; one window of sequence_length"):
+        count_train_windows(packed, len(tokens))
+
+
+def test_packed_rows_are_a_function_of_the_step(packed):
+    whole = batches(packed, 150)
+    np.testing.assert_array_equal(batches(packed, 20, start_step=121), whole[121:141])
+    part = batches(packed, 20, start_step=121, rows=np.array([0, 2, 5]))
+    np.testing.assert_array_equal(part, whole[121:141, [0, 2, 5]])
+
+
+def test_rows_belong_to_what_a_run_is_trained_on(data, packed):
+    """Held-out text is the same and scored alike; a run does not go on with other rows."""
+    np.testing.assert_array_equal(packed.train.read(0, 10**6), data.train.read(0, 10**6))
+    assert packed.digest != data.digest
+    options = {"sequence_length": T, "batch_size": B}
+    pairs = zip(
+        validation_batches(packed, **options), validation_batches(data, **options), strict=True
+    )
+    for one, other in pairs:
+        np.testing.assert_array_equal(one["tokens"], other["tokens"])
+
+
 def test_closing_ends_the_thread(data):
     before = set(threading.enumerate())
     iterator = train_batches(data, sequence_length=T, batch_size=B, seed=0, start_step=0)

@@ -91,6 +91,7 @@ def test_the_same_text_elsewhere_is_the_same_source(data, books, tmp_path):
         ({"source": "bundled", "validation": None}, r"source=.*books\d*, not source=bundled"),
         ({"validation": "0.5"}, r"validation=.*c\.txt, not validation=0\.5"),
         ({"text_field": "body"}, r"text_field=text, not text_field=body"),
+        ({"rows": "packed"}, r"rows=windows, not rows=packed"),
     ],
 )
 def test_another_request_is_refused(data, books, options, message):
@@ -381,8 +382,29 @@ def test_parts_together_complete_the_folder(divided, books, tmp_path, monkeypatc
         prepare_books(books, out, workers=Workers(part=0, parts=2), **options)
     again, _ = prepare_books(books, out, workers=Workers(part=1, parts=2), **options)
     assert again.digest == divided.digest
-    with pytest.raises(UserError, match="--part needs --tokenizer, which all parts share"):
-        prepare_books(books, tmp_path / "none", workers=Workers(parts=2))
+
+
+def test_parts_share_the_tokenizer_that_the_first_trains(divided, books, tmp_path, monkeypatch):
+    """The second part waits for it; where its trainer was killed, it trains the same one."""
+    monkeypatch.setattr(units, "UNIT_BYTES", 1)
+    out, said = tmp_path / "out", []
+
+    def release_when_told(line):
+        said.append(line)
+        if line.startswith("waiting"):
+            os.close(held)
+
+    out.mkdir()
+    held = os.open(out / ".lock-tokenizer", os.O_RDWR | os.O_CREAT)
+    os.write(held, b"process 7 on node1\n")
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with pytest.raises(PartDone, match="others have 2 of 3 units left"):
+        prepare_books(books, out, workers=Workers(part=1, parts=2), say=release_when_told)
+    assert "waiting for the tokenizer, which process 7 on node1 trains" in said
+    assert any(line.startswith("tokenizer: ") for line in said)
+    again, later = prepare_books(books, out, workers=Workers(part=0, parts=2))
+    assert not any(line.startswith("tokenizer: ") for line in later)
+    assert again.digest == divided.digest
 
 
 def test_a_tokenizer_from_a_sample(books, tmp_path):

@@ -146,6 +146,7 @@ FALSE = {
     "a stream of another length": (
         lambda m: m["streams"]["train"].update(length=7), "length = 7; allowed: that of its",
     ),
+    "other rows": (lambda m: m.update(rows="torn"), "rows = 'torn'; allowed: windows, packed"),
     "objects": (lambda m: m["streams"]["train"].update(dtype="object"), "dtype; allowed: uint16"),
     "a file elsewhere": (
         lambda m: m["streams"]["train"]["shards"][0].update(file="../../x.npy"),

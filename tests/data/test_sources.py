@@ -1,8 +1,10 @@
 """Every kind of source gives its documents, each whole and on one side of the split only."""
 
 import gzip
+import hashlib
 import json
 import lzma
+import os
 import sys
 import types
 from itertools import pairwise
@@ -11,8 +13,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from looped_jax.data.sources import files
 from looped_jax.data.sources import pieces as pieces_module
+from looped_jax.data.sources.files import FileInput
 from looped_jax.data.sources.pieces import END_OF_TEXT, cut, split_documents
+from looped_jax.data.sources.reading import Reading
 from looped_jax.data.sources.source import open_source
 from looped_jax.data.sources.tfds import parse_tfds
 from looped_jax.errors import UserError
@@ -413,3 +418,44 @@ def test_shards_of_the_hub_are_inputs(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match=r"hf:tales needs the package datasets: pip install data"):
         open_source("hf:tales", "0.1", "text")
+
+
+def write_parquet_of_columns(path):
+    """The text between other columns, in groups of three rows."""
+    columns = {"id": list(range(20)), "text": TEXTS, "url": ["u" * 5000 + t for t in TEXTS]}
+    pyarrow.parquet.write_table(pyarrow.table(columns), path, row_group_size=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("a.txt", write_text),
+        ("a.txt.xz", write_text_xz),
+        ("a.jsonl", write_jsonl),
+        ("a.jsonl.gz", write_jsonl_gz),
+        ("a.jsonl.zst", write_jsonl_zst),
+        ("a.parquet", write_parquet_of_columns),
+    ],
+)
+def test_the_digest_comes_with_the_reading(tmp_path, monkeypatch, name, write):
+    """Of all bytes of the file, and every byte but a parquet file's end is read once."""
+    file, read = tmp_path / name, []
+    write(file)
+    of_file = FileInput(file, "text")
+    count = lambda call: lambda *args: read.append(found := call(*args)) or found
+    monkeypatch.setattr(os, "preadv", count(os.preadv))
+    monkeypatch.setattr(os, "pread", count(os.pread))
+    monkeypatch.setattr(files, "sha256_of_file", pytest.fail)
+    assert "".join(piece.text for piece in of_file.pieces()) == "".join(TEXTS)
+    assert of_file.sha256() == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert sum(n if isinstance(n, int) else len(n) for n in read) == file.stat().st_size
+
+
+def test_a_reading_that_goes_back_digests_every_byte_once(tmp_path):
+    content = bytes(range(256)) * 10_000
+    (tmp_path / "a").write_bytes(content)
+    with Reading(tmp_path / "a") as reading, reading.stream() as stream:
+        for start, length in ((1000, 5000), (500, 10_000), (2_000_000, 10), (9, 9), (1 << 30, 5)):
+            stream.seek(start)
+            assert stream.read(length) == content[start : start + length]
+        assert reading.digest() == hashlib.sha256(content).hexdigest()

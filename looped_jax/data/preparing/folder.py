@@ -3,8 +3,9 @@
 import contextlib
 import json
 import os
+import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +17,30 @@ from looped_jax.errors import UserError
 from looped_jax.files import read_json, sweep, write_json
 from looped_jax.lock import Held, locked
 
+# In the folder: held by the part that begins or completes it.
+LOCK = ".lock-folder"
+WAIT_SECONDS = 0.2
 # In a folder whose preparation began and is not finished: what was asked for.
 BEGUN = OF_PREPARED_DATA[1]
 
 
 @contextlib.contextmanager
-def one_after_another(folder: Path) -> Iterator[None]:
-    """What parts that start or end together do one at a time; it takes them a moment."""
-    while True:
-        try:
-            with locked(folder / ".lock-folder", str(os.getpid())):
-                yield
-                return
-        except Held:
-            time.sleep(0.2)
+def one_after_another(
+    lock: Path, wait: Callable[[str], None] = lambda holder: None
+) -> Iterator[None]:
+    """What parts that start or end together do one at a time; `wait` hears once of the holder."""
+    me, told = f"process {os.getpid()} on {platform.node()}", False
+    with contextlib.ExitStack() as held:
+        while True:
+            try:
+                held.enter_context(locked(lock, me))
+                break
+            except Held as holder:
+                if not told:
+                    wait(str(holder))
+                told = True
+                time.sleep(WAIT_SECONDS)
+        yield
 
 
 def begin(folder: Path, request: dict[str, Any], source: Source, *, alone: bool) -> None:
@@ -92,17 +103,18 @@ def is_prepared(folder: Path, request: dict[str, Any], source: Source) -> bool:
         {(Path(name).name, split, sha256) for name, split, sha256 in map(_input_key, inputs)}
         for inputs in (known, _describe_inputs(source, known))
     )
+    table: dict[str, Any] = {"rows": shards.ROWS[0], **asked_before.table}
     for key, asked in (request | {"inputs": now}).items():
         if key == "tokenizer_sample" and key not in asked_before:
             continue  # it was the whole text
         # The same text is the same source, whatever path leads to it.
         of_text = key in ("source", "validation", "inputs")
-        if asked_before.table.get(key) == asked or (of_text and before == now):
+        if table.get(key) == asked or (of_text and before == now):
             continue
         if key == "inputs":
             difference = f"another content of {min(name for name, *_ in before ^ now)}"
         else:
-            difference = f"{key}={asked_before.table.get(key)}, not {key}={asked}"
+            difference = f"{key}={table.get(key)}, not {key}={asked}"
         raise UserError(f"{folder} holds data prepared with {difference}: choose another --out")
     return True
 

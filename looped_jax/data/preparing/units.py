@@ -75,6 +75,7 @@ def encode_unit(
       UserError: input that cannot be read, or that the tokenizer cannot spell.
     """
     writers = {split: _SplitWriter(unit, split, source, encoder, folder) for split in SPLITS}
+    stamps = [i.stamp() for i in unit.inputs]  # before they are read: a later change shows
     for split, batch in _batches(_followed(unit, source, meter)):
         writers[split].add(batch)
     held_out = source.held_out_fraction is not None
@@ -83,8 +84,8 @@ def encode_unit(
     entry = {
         "unit": unit.name,
         "inputs": [
-            {"name": i.name, "split": where, "sha256": i.sha256(), "stamp": i.stamp()}
-            for i in unit.inputs
+            {"name": i.name, "split": where, "sha256": i.sha256(), "stamp": stamp}
+            for i, stamp in zip(unit.inputs, stamps, strict=True)
         ],
         "splits": {each.split: each.counts for each in written},
         "streams": {name: s for each in written for name, s in each.finish().items()},

@@ -8,10 +8,11 @@ import lzma
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from looped_jax.data.sources import pieces
 from looped_jax.data.sources.pieces import Piece
+from looped_jax.data.sources.reading import Reading
 from looped_jax.data.sources.records import parsed, refuse_field, text_of
 from looped_jax.errors import UserError
 from looped_jax.files import sha256_of_file
@@ -36,6 +37,7 @@ class FileInput:
         self.name = str(path.resolve())
         self.text_field = text_field
         self.consumed = 0
+        self._digest: str | None = None  # of the bytes that the newest whole reading found
         kind = kind_of(path)
         if kind is None:
             raise UserError(f"{path} is not {allowed_kinds()}")
@@ -45,6 +47,8 @@ class FileInput:
             raise UserError(f"{path} is empty")
 
     def sha256(self) -> str:
+        if self._digest is not None:
+            return self._digest
         try:
             return sha256_of_file(self.path)
         except OSError as error:
@@ -59,7 +63,9 @@ class FileInput:
         self.consumed = 0
         readers = {"text": self._text, "json": self._json, "parquet": self._parquet}
         try:
-            yield from readers[self.kind]()
+            with Reading(self.path) as reading:
+                yield from readers[self.kind](reading)
+                self._digest = reading.digest()
         except UnicodeDecodeError as error:
             raise UserError(f"{self.path} is not UTF-8: {error.reason}") from error
         except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
@@ -68,33 +74,33 @@ class FileInput:
             raise UserError(f"cannot read {self.path}: {error.strerror or error}") from error
         self.consumed = self.size
 
-    def _text(self) -> Iterator[Piece]:
-        with open(self.path, "rb") as raw:
-            # newline="": the text keeps its line ends, so that bytes are counted as they are.
-            stream = io.TextIOWrapper(self._decompressed(raw), encoding="utf-8", newline="")
-            yield from pieces.split_documents(self._chunks(stream, raw))
+    def _text(self, reading: Reading) -> Iterator[Piece]:
+        raw = reading.stream()
+        # newline="": the text keeps its line ends, so that bytes are counted as they are.
+        stream = io.TextIOWrapper(self._decompressed(raw), encoding="utf-8", newline="")
+        yield from pieces.split_documents(self._chunks(stream, raw))
 
-    def _chunks(self, stream: io.TextIOWrapper, raw: BinaryIO) -> Iterator[str]:
+    def _chunks(self, stream: io.TextIOWrapper, raw: io.BufferedReader) -> Iterator[str]:
         while chunk := stream.read(pieces.PIECE_CHARACTERS):
             self.consumed = raw.tell()
             yield chunk
 
-    def _json(self) -> Iterator[Piece]:
+    def _json(self, reading: Reading) -> Iterator[Piece]:
         """A record on each line, or one value: a list of records, or a record.
 
         A file of lines is read line by line, whatever its name; one value is read whole.
         """
-        with open(self.path, "rb") as raw:
-            stream = io.TextIOWrapper(self._decompressed(raw), encoding="utf-8", newline="\n")
-            lines = ((number, line) for number, line in enumerate(stream, 1) if line.strip())
-            first = next(lines, (1, "{}"))
-            if self._is_value(first[1]):
-                yield from self._records(first[1] + stream.read())
-                return
-            for number, line in itertools.chain([first], lines):
-                self.consumed = raw.tell()
-                where = f"{self.path} line {number}"
-                yield from pieces.cut(text_of(parsed(line, where), self.text_field, where))
+        raw = reading.stream()
+        stream = io.TextIOWrapper(self._decompressed(raw), encoding="utf-8", newline="\n")
+        lines = ((number, line) for number, line in enumerate(stream, 1) if line.strip())
+        first = next(lines, (1, "{}"))
+        if self._is_value(first[1]):
+            yield from self._records(first[1] + stream.read())
+            return
+        for number, line in itertools.chain([first], lines):
+            self.consumed = raw.tell()
+            where = f"{self.path} line {number}"
+            yield from pieces.cut(text_of(parsed(line, where), self.text_field, where))
 
     def _is_value(self, first: str) -> bool:
         """Whether a .json file's first line is not a record but the start of one value."""
@@ -111,12 +117,14 @@ class FileInput:
             where = f"{self.path} record {number}"
             yield from pieces.cut(text_of(record, self.text_field, where))
 
-    def _parquet(self) -> Iterator[Piece]:
+    def _parquet(self, reading: Reading) -> Iterator[Piece]:
         import pyarrow
         import pyarrow.parquet
 
         try:
-            file = pyarrow.parquet.ParquetFile(self.path)
+            # They stand at the end: read first, so that the rest is read from start to end.
+            metadata = pyarrow.parquet.read_metadata(self.path)
+            file = pyarrow.parquet.ParquetFile(reading.stream(), metadata=metadata)
         except pyarrow.ArrowInvalid as error:
             raise UserError(f"{self.path} is not a parquet file: {error}") from error
         with file:
@@ -130,7 +138,7 @@ class FileInput:
                     yield from pieces.cut(text_of({self.text_field: text}, self.text_field, where))
                 self.consumed = self.size * rows // file.metadata.num_rows
 
-    def _decompressed(self, raw: BinaryIO) -> Any:
+    def _decompressed(self, raw: io.BufferedReader) -> Any:
         if self.path.suffix == ".xz":
             return lzma.open(raw)
         if self.path.suffix == ".gz":

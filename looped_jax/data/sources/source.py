@@ -37,7 +37,8 @@ class Input(Protocol):
     consumed: int
     """How much of `size` the newest reading has taken in."""
 
-    def sha256(self) -> str: ...
+    def sha256(self) -> str:
+        """Digest of the content: as the newest whole reading found it, else by a reading."""
 
     def stamp(self) -> list[Any]:
         """What changes when the content does, and costs no reading of it."""
