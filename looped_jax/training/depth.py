@@ -12,8 +12,6 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import gammainc
 
 from looped_jax.errors import UserError
 from looped_jax.model.fields import Count, Positive, PositiveOrZero
@@ -116,12 +114,16 @@ class DepthSampler:
 def _survival(location: float, sigma: float, depths: np.ndarray) -> np.ndarray:
     """P(Poisson(rate) + 1 > depth), rate ~ LogNormal(location − σ²/2, σ), for depths ≥ 1."""
     rates = np.exp(location - sigma**2 / 2 + sigma * NODES)
+    from scipy.special import gammainc  # half a second to import, and most runs draw no depth
+
     # P(Poisson(rate) ≥ k) is the regularised lower incomplete gamma function P(k, rate).
     return gammainc(depths[:, None], rates[None, :]) @ NODE_WEIGHTS
 
 
 def _solve_location(config: DepthConfig) -> float:
     """The location at which E[clip(Poisson(rate) + 1, minimum, maximum)] is the configured mean."""
+    from scipy.optimize import brentq
+
     depths = np.arange(config.minimum, config.maximum)
 
     def excess(location: float) -> float:

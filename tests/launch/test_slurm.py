@@ -22,6 +22,9 @@ from launch.study import load_study
 from tests.launch.sweeps import SLURM, Sweeps, folders, states, wait_until
 
 
+HELD = ("cancelled", "out_of_time")  # as many as the node has processors
+
+
 class Call(NamedTuple):
     """What a call of `launch.sweep` left."""
 
@@ -59,21 +62,24 @@ def out(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def submitted(out, submit) -> tuple[Call, Call]:
-    """The study is submitted, and the same command is typed again."""
-    return submit(out), submit(out)
+    """The study is submitted, and the same command is run again while two of its runs are on."""
+    first = submit(out)
+    for name in HELD:  # a busy machine may take longer for the second call than they do
+        os.kill(pid_after_steps(out, name), signal.SIGSTOP)
+    return first, submit(out)
 
 
 @pytest.fixture(scope="module")
 def disturbed(out, cluster, submitted) -> dict[str, str]:
     """Three of its runs are disturbed, and all jobs end. Returns the states of the runs."""
-    for name in ("cancelled", "out_of_time", "killed"):
-        wait_for_steps(out, name)
-        job = backend(out).jobs()[name]
-        pid = folders(out)[name].status().pid
+    for name in (*HELD, "killed"):
+        pid = pid_after_steps(out, name)
         if name == "cancelled":
-            subprocess.run(["scancel", job.id], check=True)
+            subprocess.run(["scancel", backend(out).jobs()[name].id], check=True)
         else:  # SIGUSR2 is what Slurm sends before the time limit
             os.kill(pid, signal.SIGUSR2 if name == "out_of_time" else signal.SIGKILL)
+        if name in HELD:
+            os.kill(pid, signal.SIGCONT)
     wait_until(lambda: not backend(out).jobs(), "the end of all jobs")
     return states(out)
 
@@ -94,13 +100,16 @@ def backend(out: Path) -> SlurmBackend:
     return SlurmBackend(load_study(SLURM, out), out, Resources(tasks=2))
 
 
-def wait_for_steps(out: Path, name: str) -> None:
+def pid_after_steps(out: Path, name: str) -> int:
+    """Waits for a run's first checkpoint, and returns the process that trains it."""
+
     def saved():
         found = folders(out)
         status = found[name].status() if name in found else None
         return status is not None and (status.step or 0) >= 50
 
     wait_until(saved, f"a checkpoint of {name}")
+    return folders(out)[name].status().pid
 
 
 def test_a_study_is_submitted_once(submitted):

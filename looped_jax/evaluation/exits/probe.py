@@ -13,9 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from scipy.optimize import minimize
-from scipy.special import expit
-from scipy.stats import rankdata
 
 from looped_jax import parallel
 from looped_jax.adaptive.signals import Probe
@@ -94,6 +91,9 @@ def pair_sampler(
 
 def logistic_regression(features_PF: np.ndarray, label_P: np.ndarray) -> Probe:
     """Ridge-penalised maximum likelihood by L-BFGS, on standardised features; for raw features."""
+    from scipy.optimize import minimize  # a second to import all of it, and most suites fit nothing
+    from scipy.special import expit
+
     x = np.asarray(features_PF, np.float64)
     centre, scale = x.mean(axis=0), x.std(axis=0)
     scale = np.where(scale > 0, scale, 1.0)
@@ -119,6 +119,8 @@ def ranking_quality(score_P: np.ndarray, label_P: np.ndarray) -> float:
     negatives = len(label_P) - positives
     if not positives or not negatives:
         return float("nan")
+    from scipy.stats import rankdata
+
     ranks = rankdata(score_P)[np.asarray(label_P, bool)].sum()
     return float((ranks - positives * (positives + 1) / 2) / (positives * negatives))
 
