@@ -21,7 +21,6 @@ from launch.slurm.resources import Resources
 from launch.study import load_study
 from tests.launch.sweeps import SLURM, Sweeps, folders, states, wait_until
 
-
 HELD = ("cancelled", "out_of_time")  # as many as the node has processors
 
 
