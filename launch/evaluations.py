@@ -15,7 +15,13 @@ from typing import NoReturn
 
 from launch.local import last_lines
 from launch.machine import child_environment, worker_environments
-from launch.slurm.backend import import_submitit, job_parameters, squeue, submit_array
+from launch.slurm.backend import (
+    arrays_of,
+    import_submitit,
+    job_parameters,
+    squeue,
+    submit_array,
+)
 from launch.slurm.resources import Resources
 from looped_jax.files import read_json, write_json
 
@@ -93,7 +99,7 @@ def submit(
     evaluations: Sequence[Evaluation], study: Path, resources: Resources, processes: int,
     say: Callable[[str], None],
 ) -> int:  # fmt: skip
-    """Submits an array with a job for each run that no job in the queue measures, and ends.
+    """Submits arrays with a job for each run that no job in the queue measures, and ends.
 
     Args:
       study: the folder that holds the runs; submissions and logs go into it.
@@ -108,14 +114,14 @@ def submit(
     submitit = import_submitit()
     queued = _in_the_queue(study)
     left = [each for each in evaluations if str(each.folder.resolve()) not in queued]
-    if left:
+    for of_array in arrays_of(left):
         name = f"evaluate-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
         folder = study.resolve() / SUBMISSIONS / name
         folder.mkdir(parents=True)
-        write_json(folder / PLAN, {"runs": [str(each.folder.resolve()) for each in left]})
+        write_json(folder / PLAN, {"runs": [str(each.folder.resolve()) for each in of_array]})
         layout = resources.layout(processes)
         parameters = job_parameters(resources, layout, name, folder / "died_")
-        calls = [(each.command, str(each.log)) for each in left]
+        calls = [(each.command, str(each.log)) for each in of_array]
         submit_array(submitit, folder, parameters, measure, calls)
     say(f"{len(left)} runs submitted, {len(evaluations) - len(left)} in the queue; the same call "
         "submits what is missing by then")  # fmt: skip

@@ -128,21 +128,17 @@ def parameter_shardings(boxed_params: Any, mesh: Mesh) -> Any:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         if not is_boxed(leaf):
             raise UserError(f"parameter {name} has no logical axes")
-        mesh_axes: list[Any] = []
-        for axis, size in zip(leaf.names, leaf.value.shape, strict=True):
+        for axis in leaf.names:
             if axis not in LOGICAL_AXES:
                 raise UserError(f"parameter {name}: logical axis {axis!r} is not in the table")
-            target = LOGICAL_AXES[axis]
-            parts = mesh.shape[target] if isinstance(target, str) else 1
-            if size % parts:
-                raise UserError(
-                    f"parameter {name}: axis {axis!r} of {size} does not divide over the "
-                    f"{parts} devices of mesh axis {target!r}"
-                )
-            mesh_axes.append(target)
+        mesh_axes = [LOGICAL_AXES[axis] for axis in leaf.names]
         used = [axis for axis in mesh_axes if axis is not None]
         if len(used) != len(set(used)):
             raise UserError(f"parameter {name}: axes {leaf.names} collide on mesh axes {used}")
+        sizes = zip(leaf.names, leaf.value.shape, strict=True)
+        check_sizes(
+            mesh, {f"axis {axis!r} of parameter {name}": (axis, size) for axis, size in sizes}
+        )
         return NamedSharding(mesh, PartitionSpec(*mesh_axes))
 
     return jax.tree_util.tree_map_with_path(sharding, boxed_params, is_leaf=is_boxed)
@@ -154,12 +150,11 @@ def check_sizes(mesh: Mesh, sizes: Mapping[str, tuple[str, int]]) -> None:
     A compiler lets each device compute the whole instead, and says nothing.
 
     Args:
-      sizes: what a config calls it -> (logical axis, size).
+      sizes: what a config calls it -> (logical axis of parameters, size).
     """
     for name, (logical, size) in sizes.items():
         axis = LOGICAL_AXES[logical]
-        assert isinstance(axis, str), logical
-        ways = mesh.shape[axis]
+        ways = mesh.shape[axis] if isinstance(axis, str) else 1
         if size % ways:
             dividing = [str(n) for n in range(1, min(size, mesh.size) + 1) if size % n == 0]
             near = [str(n * ways) for n in (size // ways, size // ways + 1) if n]

@@ -56,7 +56,11 @@ def test_a_mesh_that_cannot_be_is_refused(text, message):
     [
         (("embed", "other"), (4, 4), "logical axis 'other' is not in the table"),
         (("heads", "mlp"), (4, 4), "collide on mesh axes"),
-        (("embed", "mlp"), (3, 4), "axis 'embed' of 3 does not divide over the 2 devices"),
+        (
+            ("embed", "mlp"),
+            (3, 4),
+            "= 3 does not divide over mesh axis fsdp:2; fsdp may be 1 or 3, or",
+        ),
     ],
 )
 def test_axes_that_do_not_fit_the_table_are_refused(names, shape, message):

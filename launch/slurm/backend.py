@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from launch.backend import Ended
 from launch.local import OUTPUT, last_lines
@@ -28,6 +28,8 @@ from launch.snapshot import snapshot
 from launch.study import PlannedRun, Study
 from looped_jax.errors import UserError
 from looped_jax.run_folder import State
+
+T = TypeVar("T")
 
 ARRAY_SIZE = 1000  # most jobs of one array that Slurm takes by default
 LEAST_POLL_SECONDS, MOST_POLL_SECONDS = 2.0, 30.0
@@ -93,8 +95,8 @@ class SlurmBackend:
                 part = [run for run in group if self._layouts[run.name] == layout]
                 alike.setdefault(layout, []).append(part)
         for layout, of_layout in alike.items():
-            for first in range(0, len(of_layout), ARRAY_SIZE):
-                self._submit_array(of_layout[first : first + ARRAY_SIZE], layout)
+            for of_array in arrays_of(of_layout):
+                self._submit_array(of_array, layout)
 
     def jobs(self) -> dict[str, Job]:
         """Asks Slurm which runs that are not over are in the queue: run name -> job.
@@ -216,6 +218,11 @@ class SlurmBackend:
                 with open(run.folder.path / OUTPUT, "a") as output:
                     output.write(f"{reason}; {log} ends:\n{last_lines(log)}\n")
             run.folder.set_status("failed", reason=reason)
+
+
+def arrays_of(jobs: Sequence[T]) -> list[Sequence[T]]:
+    """Jobs in their order, as many together as an array may have."""
+    return [jobs[first : first + ARRAY_SIZE] for first in range(0, len(jobs), ARRAY_SIZE)]
 
 
 def submit_array(

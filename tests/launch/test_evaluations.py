@@ -2,11 +2,14 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
 from launch import evaluations
 from launch.evaluations import Evaluation, measure, run_here
+from launch.slurm import backend
+from launch.slurm.resources import Resources
 
 PROGRAM = "import os, sys; print('on', os.environ['NPROC']); sys.exit(int(sys.argv[1]))"
 
@@ -49,3 +52,23 @@ def test_runs_in_the_queue_are_known_from_what_was_submitted(tmp_path, monkeypat
         lambda names: [["7_1", name, "1", "RUNNING", "None"] for name in names],
     )  # fmt: skip
     assert evaluations._in_the_queue(tmp_path) == {"/b"}
+
+
+def test_no_array_has_more_jobs_than_slurm_takes(tmp_path, monkeypatch):
+    """Each array has a plan of its own, by which its jobs are known in the queue."""
+    runs, arrays = [made(tmp_path / name, "0") for name in "abcde"], {}
+
+    def submitted(submitit, folder, parameters, function, calls):
+        arrays[parameters["job_name"]] = [Path(log).parent.name for _, log in calls]
+
+    monkeypatch.setattr(backend, "ARRAY_SIZE", 2)
+    monkeypatch.setattr(evaluations, "submit_array", submitted)
+    monkeypatch.setattr(evaluations, "squeue", lambda names: [])
+    said = []
+    assert evaluations.submit(runs, tmp_path, Resources(), 1, said.append) == 0
+    assert list(arrays.values()) == [["a", "b"], ["c", "d"], ["e"]]
+    assert said[0].startswith("5 runs submitted, 0 in the queue")
+    second, last = list(arrays)[1:]
+    queued = [["8_1", second, "1", "RUNNING", ""], ["9", last, "N/A", "PENDING", ""]]
+    monkeypatch.setattr(evaluations, "squeue", lambda names: queued)
+    assert evaluations._in_the_queue(tmp_path) == {str(tmp_path / "d"), str(tmp_path / "e")}
