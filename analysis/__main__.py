@@ -1,7 +1,9 @@
 """The command line: ``python -m analysis COMMAND …``; ``--help`` after any command explains it."""
 
 import argparse
+import errno
 import io
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -22,7 +24,11 @@ COMMANDS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0 when what was asked for was written, 2 for a wrong call or unusable input."""
+    """Exit status: 0 when what was asked for was written, 2 for a wrong call or unusable input.
+
+    1 on a full disk, 130 when interrupted, 141 when the reader of the output has gone; what was
+    written until then is whole.
+    """
     argv = sys.argv[1:] if argv is None else list(argv)
     parser = argparse.ArgumentParser(
         prog="python -m analysis", description="Scaling laws and measurements of looped models."
@@ -37,11 +43,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         args.run(args)
+        sys.stdout.flush()
     except AnalysisError as error:
         print(f"python -m analysis: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # the interpreter's end would complain of what is left to print
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        where = f" {error.filename}" if error.filename else ""
+        print(f"python -m analysis: cannot write{where}: {error.strerror}", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -1,9 +1,13 @@
 """`fit` and `reproduce` as they are typed: files, exit status, one line for what is wrong."""
 
+import errno
 import json
 import os
 import re
 import shlex
+import subprocess
+import sys
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -15,6 +19,7 @@ from analysis.scaling.study import Settings, fit_study
 from analysis.tables.files import write_text
 from analysis.tables.progress import Progress
 
+ROOT = Path(__file__).parents[2]
 QUICK = ["--starts=4", "--bootstrap=6"]
 
 
@@ -133,6 +138,24 @@ def test_interruption_is_quiet(published_csv, tmp_path, monkeypatch):
 
     monkeypatch.setattr("analysis.scaling.commands.fit.fit_study", interrupt)
     assert main(["fit", str(published_csv), f"--out={tmp_path / 'out'}"]) == 130
+
+
+def test_a_reader_that_has_gone_gets_no_traceback_and_the_files(published_csv, tmp_path):
+    words = [sys.executable, "-m", "analysis", "isoflop", str(published_csv), f"--out={tmp_path}"]
+    command = f"{shlex.join(words)} | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (141, "", "")
+    assert (tmp_path / "isoflop.json").exists()
+
+
+def test_a_full_disk_is_a_line(published_csv, tmp_path, capsys, monkeypatch):
+    def full(*args, **options):
+        raise OSError(errno.ENOSPC, "No space left on device", "isoflop.json")
+
+    monkeypatch.setattr("analysis.page.output.write_text", full)
+    assert main(["isoflop", str(published_csv), f"--out={tmp_path}"]) == 1
+    said = "python -m analysis: cannot write isoflop.json: No space left on device\n"
+    assert capsys.readouterr().err == said
 
 
 def test_files_are_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
