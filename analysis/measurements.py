@@ -88,7 +88,7 @@ MEASUREMENTS = (
                 "help": "first token of the passage that is shown (default: 0)",
             },
         },
-        empty={"depth": [], "saturation_hypothesis": None},
+        empty={"depth": [], "useful_depth_is_the_mean": None},
     ),
     Measurement(
         "exits",

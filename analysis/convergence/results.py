@@ -1,4 +1,4 @@
-"""Elastic depth: loss at every depth, where models saturate, and how fast tokens settle.
+"""Elastic depth: loss at every depth, up to where it is useful, and how fast tokens settle.
 
 Works on what the suites ``depth`` and ``convergence`` of looped_jax.evaluate measured
 (arXiv:2607.14427). Loops count from 1; KL(p_i ‖ p_{i−1}) is in nats.
@@ -57,14 +57,14 @@ def nearest(run: Measured, depth: float) -> tuple[int, Estimate]:
 
 
 @dataclass(frozen=True)
-class SaturationTest:
+class UsefulDepthTest:
     """Is the useful depth the training mean? The hypothesis is slope 1 and ratio 1.
 
     Attributes:
         runs: the sampled-depth models that were compared.
-        slope: of log saturation depth on log training mean, by least squares; its standard error
+        slope: of log useful depth on log training mean, by least squares; its standard error
             from those of the depths (delta method), None with fewer than two means.
-        ratios: saturation depth over training mean of each.
+        ratios: useful depth over training mean of each.
     """
 
     runs: list[str]
@@ -78,23 +78,23 @@ class SaturationTest:
         return all(e.ci95 is not None and e.ci95[0] <= 1 <= e.ci95[1] for e in every)
 
 
-def saturation_test(runs: Sequence[Measured]) -> SaturationTest | None:
+def useful_depth_test(runs: Sequence[Measured]) -> UsefulDepthTest | None:
     """Over the models whose depth was drawn; None without any."""
     sampled = [run for run in runs if is_sampled(run)]
     if not sampled:
         return None
     names = [run.run for run in sampled]
-    ratios = [run["saturation.over_training_mean"] for run in sampled]
+    ratios = [run["useful.over_training_mean"] for run in sampled]
     x = np.log([run["training.mean"] for run in sampled])
     if len(np.unique(x)) < 2:
-        return SaturationTest(names, None, ratios)
-    depths = [run["saturation.depth"] for run in sampled]
+        return UsefulDepthTest(names, None, ratios)
+    depths = [run["useful.depth"] for run in sampled]
     # Standard error of a log: that of the depth over the depth.
     errors = np.array([(depth.se or 0.0) / depth.value for depth in depths])
     weights = (x - x.mean()) / np.sum((x - x.mean()) ** 2)
     slope = float(weights @ np.log([depth.value for depth in depths]))
     error = float(np.linalg.norm(weights * errors))
-    return SaturationTest(names, Estimate.normal(slope, error), ratios)
+    return UsefulDepthTest(names, Estimate.normal(slope, error), ratios)
 
 
 # --- suite convergence ----------------------------------------------------------------------------

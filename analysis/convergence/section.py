@@ -7,13 +7,13 @@ from typing import Any
 from analysis.convergence import figures
 from analysis.convergence.passage import heat_map, passage
 from analysis.convergence.results import (
-    SaturationTest,
+    UsefulDepthTest,
     decades_per_loop,
     improves_until,
     is_monotone_to_mean,
     is_sampled,
     nearest,
-    saturation_test,
+    useful_depth_test,
     settled,
     usual_epsilon,
     worst_beyond,
@@ -46,7 +46,7 @@ def elastic_depth(table: RunTable) -> Section | None:
     runs = measured(table, "depth")
     if not runs:
         return None
-    test, depths = saturation_test(runs), elasticity_table(runs)
+    test, depths = useful_depth_test(runs), elasticity_table(runs)
     figure = PageFigure(
         "elasticity",
         partial(figures.elasticity, runs),
@@ -62,7 +62,7 @@ def elastic_depth(table: RunTable) -> Section | None:
         "One model at every depth",
         [*words, depths, figure],
         anchor="elastic-depth",
-        numbers={"depth": depths, "saturation_hypothesis": answer},
+        numbers={"depth": depths, "useful_depth_is_the_mean": answer},
     )
 
 
@@ -169,13 +169,13 @@ def verdict(run: Measured) -> str:
     )
 
 
-def hypothesis(test: SaturationTest) -> str:
+def hypothesis(test: UsefulDepthTest) -> str:
     """Whether the useful depth is the training mean, as far as these models can say."""
     pairs = zip(test.runs, test.ratios, strict=True)
     ratios = ", ".join(f"{ratio.text(2)} ({run})" for run, ratio in pairs)
     text = (
-        "The saturation hypothesis says that the useful depth is the training mean. Depth that "
-        f"brings 99 % of what depth brings, over the training mean: {ratios}."
+        "Is the useful depth, the first within 0.005 nats of the best, the training mean? Useful "
+        f"depth over training mean: {ratios}."
     )
     if test.slope is not None:
         text += f" Slope of its logarithm on that of the mean: {test.slope.text(2)}."
@@ -210,8 +210,8 @@ def elasticity_table(runs: Sequence[Measured]) -> Table:
             "training_mean": mean,
             "measurably_worse_than_mean_until": improves_until(run),
             "monotone_to_mean": is_monotone_to_mean(run),
-            "saturation_depth": run["saturation.depth"],
-            "saturation_over_mean": run["saturation.over_training_mean"],
+            "useful_depth": run["useful.depth"],
+            "useful_over_mean": run["useful.over_training_mean"],
             "loss_at_mean": run["loss"][run["depths"].index(nearest(run, mean)[0])],
             "deepest": at(run["depths"][-1]),
             **{key: at(factor * mean) for key, (_, factor) in PLACES.items()},
@@ -226,7 +226,7 @@ def elasticity_table(runs: Sequence[Measured]) -> Table:
             Column("training_mean", "mean", "g"),
             Column("loss_at_mean", "loss at the mean", ".3f"),
             *(Column(key, title, at_depth) for key, (title, _) in PLACES.items()),
-            Column("saturation_depth", "saturation depth", ".1f"),
+            Column("useful_depth", "useful depth", ".1f"),
         ),
         [record(run) for run in runs],
     )

@@ -10,17 +10,17 @@ from looped_jax.evaluation.scored.trajectory import depth_scorer
 from looped_jax.evaluation.scored.windows import score
 from looped_jax.evaluation.trained import Trained
 
-# A model is saturated at the first depth that has this share of what depth brings in all.
-SATURATION_SHARE = 0.99
+# Depth is useful up to the first whose loss is this close (nats) to that of the best.
+USEFUL_NATS = 0.005
 
 
 def depth_suite(trained: Trained) -> dict[str, Any]:
-    """Validation loss at depths around the training depth, and where it saturates.
+    """Validation loss at depths around the training depth, and up to where depth is useful.
 
     The summary's part: for each depth the loss (nats) with its standard error and interval, and
     bits per byte; the differences to the loss at the training mean, paired over the same text; the
-    best depth; the saturation depth, the first at which the loss has fallen from that of depth 1 by
-    99 % of the way to the best, and its ratio to the training mean.
+    best depth; the useful depth, the first whose loss is within 0.005 nats of the best on the same
+    text, and its ratio to the training mean.
     """
     run, settings = trained.run, trained.settings
     depths = settings.chosen_depths(run)
@@ -32,7 +32,7 @@ def depth_suite(trained: Trained) -> dict[str, Any]:
     n_bytes = trained.data.validation_bytes.read(1, len(text)).sum()
     to_bits = len(text) / (math.log(2) * n_bytes)
     best_S = np.argmin(loss_RS, axis=0)
-    saturation_S = saturation(np.asarray(depths), loss_RS)
+    useful_S = useful_depth(np.asarray(depths), loss_RS)
     return {
         "training": training(trained),
         "tokens": len(text),
@@ -45,10 +45,10 @@ def depth_suite(trained: Trained) -> dict[str, Any]:
             "difference": estimates(loss_RS - loss_RS[mean]),
         },
         "best_depth": _of_depths(np.asarray(depths)[best_S]),
-        "saturation": {
-            "share": SATURATION_SHARE,
-            "depth": _of_depths(saturation_S),
-            "over_training_mean": _of_depths(saturation_S / run.depth.mean),
+        "useful": {
+            "within_nats": USEFUL_NATS,
+            "depth": _of_depths(useful_S),
+            "over_training_mean": _of_depths(useful_S / run.depth.mean),
         },
     }
 
@@ -67,13 +67,9 @@ def training(trained: Trained) -> dict[str, Any]:
     }
 
 
-def saturation(depths_R: np.ndarray, loss_RS: np.ndarray) -> np.ndarray:
-    """First depth with 99 % of the gain from the first depth to the best, of each column (S,).
-
-    A model that is best at its first depth saturates there.
-    """
-    best_S = loss_RS.min(axis=0)
-    reached_RS = loss_RS - best_S <= (1 - SATURATION_SHARE) * (loss_RS[0] - best_S)
+def useful_depth(depths_R: np.ndarray, loss_RS: np.ndarray) -> np.ndarray:
+    """First depth whose loss is within 0.005 nats of the best, of each column (S,)."""
+    reached_RS = loss_RS - loss_RS.min(axis=0) <= USEFUL_NATS
     return depths_R[np.argmax(reached_RS, axis=0)].astype(np.float64)
 
 

@@ -40,7 +40,7 @@ def exit_rule(found: Result) -> str:
 
 
 def depth(result: Result) -> list[RenderableType]:
-    """Loss at every depth, the best one, and where the gain saturates."""
+    """Loss at every depth, the best one, and up to where depth is useful."""
     table = plain_table("r", "loss", "95 % interval", "bits per byte", "", text=("",))
     trained = result["against_mean"]["depth"]
     for r, nats, bits in zip(
@@ -48,12 +48,12 @@ def depth(result: Result) -> list[RenderableType]:
     ):
         mark = "← trained" if r == trained else ""
         table.add_row(str(r), *_with_interval(nats, ".4f"), f"{bits:.4f}", mark)
-    saturation = result["saturation"]
+    useful = result["useful"]
     return [
         f"loss by depth in nats, {_text_of(result)}",
         table,
-        f"best at r = {_value(result['best_depth'])}; {saturation['share']:.0%} of that gain by "
-        f"r = {_value(saturation['depth'])}",
+        f"best at r = {_value(result['best_depth'])}; within "
+        f"{useful['within_nats']:g} nats of it from r = {_value(useful['depth'])}",
     ]
 
 

@@ -43,8 +43,8 @@ def depth_part(mean: int, *, sampled: bool = True) -> dict:
             "difference": [estimate(each, 1e-4) for each in difference],
         },
         "best_depth": estimate(mean),
-        "saturation": {
-            "share": 0.99,
+        "useful": {
+            "within_nats": 0.005,
             "depth": estimate(mean, 0.1 * mean),
             "over_training_mean": estimate(1.0, 0.1),
         },

@@ -1,23 +1,22 @@
-"""Loss at every depth, and where it saturates."""
+"""Loss at every depth, and up to where depth is useful."""
 
 import numpy as np
 
-from looped_jax.evaluation.depth import depth_suite, saturation
+from looped_jax.evaluation.depth import depth_suite, useful_depth
 from tests.evaluation.conftest import elastic
 
 
-def test_saturation_is_reached_with_99_percent_of_the_gain():
+def test_depth_is_useful_up_to_5_millinats_from_the_best():
     depths = np.array([1, 2, 4, 8])
     loss = np.array(
         [
             [4.0, 4.0, 3.0, 4.0],
-            [3.02, 3.005, 3.2, 4.0],
+            [3.006, 3.004, 3.2, 4.0],
             [3.0, 3.0, 3.3, 4.0],
             [3.5, 3.0, 3.4, 4.0],
         ]
     )
-    # 98 % at depth 2; 99.5 % at depth 2; best at depth 1; nothing to gain.
-    np.testing.assert_array_equal(saturation(depths, loss), [4, 2, 1, 1])
+    np.testing.assert_array_equal(useful_depth(depths, loss), [4, 2, 1, 1])
 
 
 def test_the_suite(trained):
@@ -38,5 +37,5 @@ def test_the_suite(trained):
     assert result["against_mean"]["depth"] == 2  # of those measured, the nearest to 4
     differences = [row["value"] for row in result["against_mean"]["difference"]]
     np.testing.assert_allclose(differences, loss - loss[1], atol=1e-12)
-    ratio = result["saturation"]["over_training_mean"]["value"]
-    assert ratio == result["saturation"]["depth"]["value"] / 4
+    ratio = result["useful"]["over_training_mean"]["value"]
+    assert ratio == result["useful"]["depth"]["value"] / 4

@@ -58,7 +58,7 @@ DEPTH = {
     "bits_per_byte": Sized([float], "depths"),
     "against_mean": {"depth": int, "difference": DEPTHS},
     "best_depth": ESTIMATE,
-    "saturation": {"share": float, "depth": ESTIMATE, "over_training_mean": ESTIMATE},
+    "useful": {"within_nats": float, "depth": ESTIMATE, "over_training_mean": ESTIMATE},
 }
 
 #: Over tokens, at each of the loops 2 … R; quantiles by their level.

@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from looped_jax.evaluation.depth import SATURATION_SHARE
 from looped_jax.evaluation.exits.policies import Policy, costs_per_token, shown_threshold
 from looped_jax.evaluation.scored.bootstrap import Bootstrap, estimate
 from looped_jax.model.config import ModelConfig
+
+# Policies are compared at the loss that has this share of what uniform depth brings.
+QUALITY_SHARE = 0.99
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +112,7 @@ class Frontier:
             uniform, own = self._of("uniform", carry), self._of(policy, carry)
             best_S = self._loss[uniform].min(axis=0)
             first_S = self._loss[uniform[0]]
-            target_S = best_S + (1 - SATURATION_SHARE) * (first_S - best_S)
+            target_S = best_S + (1 - QUALITY_SHARE) * (first_S - best_S)
             row: dict[str, Any] = {
                 "policy": policy,
                 "carry": carry,

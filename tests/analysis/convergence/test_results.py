@@ -56,8 +56,8 @@ def test_a_fixed_model_degrades_away_from_its_depth(elastic):
     assert "beyond the mean it degrades, at most by 0.4000" in words
 
 
-def test_the_saturation_hypothesis(elastic):
-    test = results.saturation_test(list(elastic.values()))
+def test_whether_the_useful_depth_is_the_mean(elastic):
+    test = results.useful_depth_test(list(elastic.values()))
     assert test is not None
     assert test.runs == ["sampled_mean4", "sampled_mean8"]
     assert test.slope.value == pytest.approx(1)
@@ -67,16 +67,16 @@ def test_the_saturation_hypothesis(elastic):
     assert "These models agree with a ratio and a slope of 1." in convergence_sections.hypothesis(
         test
     )
-    assert results.saturation_test([elastic["fixed_mean4"]]) is None
-    one = results.saturation_test([elastic["sampled_mean4"], elastic["fixed_mean4"]])
+    assert results.useful_depth_test([elastic["fixed_mean4"]]) is None
+    one = results.useful_depth_test([elastic["sampled_mean4"], elastic["fixed_mean4"]])
     assert one.slope is None
     assert "Slope" not in convergence_sections.hypothesis(one)
 
 
-def test_a_saturation_far_from_the_mean_is_not_called_agreement(elastic):
+def test_a_useful_depth_far_from_the_mean_is_not_called_agreement(elastic):
     model = copy.deepcopy(elastic["sampled_mean4"])
-    model["saturation"]["over_training_mean"] = Estimate(0.5, None, (0.4, 0.6))
-    test = results.saturation_test([model, elastic["sampled_mean8"]])
+    model["useful"]["over_training_mean"] = Estimate(0.5, None, (0.4, 0.6))
+    test = results.useful_depth_test([model, elastic["sampled_mean8"]])
     assert not test.holds
     assert "do not agree" in convergence_sections.hypothesis(test)
 
@@ -152,7 +152,7 @@ def test_the_command_writes_numbers_and_figures(folder, tmp_path, capsys):
     written = json.loads((tmp_path / "convergence.json").read_text())
     assert [run["run"] for run in written["depth"]] == ["fixed_mean4"]
     assert written["epsilon"] == 0.01
-    assert written["saturation_hypothesis"] is None  # a fixed depth does not test it
+    assert written["useful_depth_is_the_mean"] is None  # a fixed depth does not test it
     assert written["convergence"][0]["decades_per_loop"] == pytest.approx(0.5, rel=1e-3)
     assert written["provenance"]["command"].startswith("python -m analysis convergence")
     names = {path.stem for path in (tmp_path / "figures").iterdir()}
