@@ -13,8 +13,8 @@ from analysis.convergence.results import (
     is_monotone_to_mean,
     is_sampled,
     nearest,
-    useful_depth_test,
     settled,
+    useful_depth_test,
     usual_epsilon,
     worst_beyond,
 )
