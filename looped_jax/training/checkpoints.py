@@ -22,7 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import jax
 import orbax.checkpoint as ocp
@@ -53,6 +53,14 @@ logging.getLogger("absl").addFilter(_WithoutTraceback())
 
 class SaveFailed(RuntimeError):
     """A checkpoint could not be written; the ones before it are untouched."""
+
+
+class _Save(NamedTuple):
+    """A save at work: of a step, first orbax's part of it and then our own."""
+
+    step: int
+    written: Future[None]
+    completed: Future[None]
 
 
 @dataclass(frozen=True)
@@ -90,7 +98,7 @@ class Checkpoints:
         self._keep, self._milestones = keep, frozenset(milestones)
         self._orbax = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler())
         self._finisher = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._at_work: tuple[int, Future[None]] | None = None
+        self._at_work: _Save | None = None
         self._attempts = 0
 
     def save(self, step: int, state: Any, extra: Mapping[str, Any]) -> None:
@@ -132,26 +140,31 @@ class Checkpoints:
             self._orbax.save(path, args=ocp.args.Composite(**items))
         except Exception as error:
             raise self._failed(step, error) from error
-        self._at_work = step, self._finisher.submit(self._finish, step, path)
+        written = self._finisher.submit(self._orbax.wait_until_finished)
+        completed = self._finisher.submit(self._complete, step, path, written)
+        self._at_work = _Save(step, written, completed)
 
     def wait(self) -> None:
         """Returns when the last save is complete. Raises SaveFailed if it could not be written."""
         if self._at_work is None:
             return
-        step, work = self._at_work
+        save = self._at_work
 
-        def finish() -> None:
+        def finish(part: Future[None]) -> None:
             try:
-                work.result()
+                part.result()
             except Exception as error:
-                raise self._failed(step, error) from error
+                save.completed.exception()  # over at once, where the other part failed
+                raise self._failed(save.step, error) from error
             finally:
-                if work.done():  # not after a Ctrl-C
+                if save.completed.done():  # not after a Ctrl-C
                     self._at_work = None
 
+        # Alone: where this process cannot write, the others wait for its files and hear no word.
+        finish(save.written)
         if jax.process_index() > 0:
-            finish()
-        processes.on_process_0(finish, (UserError, SaveFailed))
+            finish(save.completed)
+        processes.on_process_0(lambda: finish(save.completed), (UserError, SaveFailed))
 
     def latest_step(self) -> int | None:
         """As `newest_step` of the run's folder."""
@@ -201,9 +214,9 @@ class Checkpoints:
             self._at_work = None
         self.close()
 
-    def _finish(self, step: int, path: Path) -> None:
-        """In the background: waits for orbax on all processes, then makes the step complete."""
-        self._orbax.wait_until_finished()
+    def _complete(self, step: int, path: Path, written: Future[None]) -> None:
+        """In the background: makes a step complete that orbax has written on all processes."""
+        written.result()
         part, parts = jax.process_index(), jax.process_count()
         if part > 0:
             files.describe_part(path, part, parts)

@@ -22,10 +22,11 @@ ROOT = Path(__file__).parents[2]
 # The command, in which one process sends itself a signal, fails (0) or finds the disk full (-1),
 # before a step.
 COMMAND = """
-import os, resource, sys
+import os, resource, sys, time
 from looped_jax import cli, train
 from looped_jax.training import trainer
 rank, number, at = (int(sys.argv.pop(1)) for _ in range(3))
+workdir = next(a for a in sys.argv if a.startswith("--workdir=")).partition("=")[2]
 compiled = trainer.train_step
 
 def signalled(*args):
@@ -34,8 +35,10 @@ def signalled(*args):
         nonlocal count
         count += 1
         if count == at and int(os.environ["JAX_PROCESS_ID"]) == rank:
-            if number < 0:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+            if number < 0:  # for a checkpoint's arrays after the one that is complete, not for logs
+                while not os.path.exists(f"{workdir}/checkpoints/4"):
+                    time.sleep(0.05)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (16384, resource.RLIM_INFINITY))
             else:
                 os.kill(os.getpid(), number) if number else 1 / 0
         return step(*inputs)
