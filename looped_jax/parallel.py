@@ -27,8 +27,9 @@ LOGICAL_AXES: dict[str, str | tuple[str, ...] | None] = {
     "length": None,
     "width": None,
     "hidden": "tensor",
-    # stacked matrices in an optimiser's update
+    # stacked matrices in an optimiser's update: see `share_out`
     "matrices": "data",
+    "matrices_whole": ("data", "fsdp"),
     # parameters
     "vocab": "tensor",
     "embed": "fsdp",
@@ -203,6 +204,30 @@ def mean_over_data(
         on_device, mesh=mesh, in_specs=(PartitionSpec(), split), out_specs=PartitionSpec(),
         check_vma=False,
     )(whole, rows)  # fmt: skip
+
+
+def share_out(function: Callable[[jax.Array], jax.Array], x_NIO: jax.Array) -> jax.Array:
+    """`function` of N stacked matrices that devices share out, so that none is computed twice.
+
+    Without `tensor` each matrix is whole on one device; with it, rows and columns stay split over
+    all axes but `data`, since the compiler would gather everything everywhere to change that. It
+    would, too, for two mesh axes in one step, or a number of matrices that devices do not divide:
+    zeros fill it up.
+    """
+    shape, free = jax.sharding.get_abstract_mesh().shape, PartitionSpec.UNCONSTRAINED
+    hops: list[tuple[Any, ...]] = [("matrices", free, free)]
+    N, filled = len(x_NIO), len(x_NIO)
+    ways = shape.get("data", 1) * shape.get("fsdp", 1)
+    if shape.get("tensor", 1) == 1 < shape.get("fsdp", 1) and N > 1:
+        hops.append(("matrices_whole", None, None))
+        filled = -(-N // ways) * ways
+    x_NIO = jnp.pad(x_NIO, ((0, filled - N), (0, 0), (0, 0)))
+    for axes in hops:
+        x_NIO = nn.with_logical_constraint(x_NIO, axes)
+    y_NIO = function(x_NIO)
+    for axes in reversed(hops):
+        y_NIO = nn.with_logical_constraint(y_NIO, axes)
+    return y_NIO[:N]
 
 
 def check_batch(mesh: Mesh, section: str, batch_size: int, microbatches: int = 1) -> None:

@@ -18,13 +18,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import PartitionSpec
 
+from looped_jax import parallel
 from looped_jax.errors import UserError
 
 Params = Any  # a nested dict of arrays
@@ -221,19 +220,16 @@ def orthogonalize(kernels: Params) -> Params:
     """A tree of kernels, every matrix with its singular values brought near 1.
 
     Kernels of one name and shape in several stacks (prelude, core, coda) are taken together: one
-    loop to compile, and fewer, larger products. Copies of the parameters (the mesh axis "data")
-    share the matrices out, so that none is computed twice; rows and columns stay split as they are.
+    loop to compile, and fewer, larger products. Devices share the matrices out.
     """
     flat = {_join(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(kernels)}
     alike: dict[Any, list[str]] = collections.defaultdict(list)
     for path, kernel in flat.items():
         alike[path.partition("/")[2], kernel.shape[1:]].append(path)
-    axes = ("matrices", PartitionSpec.UNCONSTRAINED, PartitionSpec.UNCONSTRAINED)
-    spread = lambda x_NIO: nn.with_logical_constraint(x_NIO, axes)
     found: dict[str, jax.Array] = {}
     for paths in alike.values():
         parts = [_as_matrices(path, flat[path]) for path in paths]
-        joined_NIO = spread(newton_schulz(spread(jnp.concatenate(parts))))
+        joined_NIO = parallel.share_out(newton_schulz, jnp.concatenate(parts))
         ends = np.cumsum([len(part) for part in parts])[:-1]
         for path, x_NIO in zip(paths, jnp.split(joined_NIO, ends), strict=True):
             found[path] = _as_kernel(path, x_NIO, flat[path].shape)

@@ -238,7 +238,7 @@ def _head(model: ModelConfig, tokens: float, tensor: int) -> Part:
 
 
 def _update(run: RunConfig, mesh: Mapping[str, int]) -> tuple[Part, ...]:
-    """Newton-Schulz, matrices shared out over "data" and split over the rest; and elementwise."""
+    """Newton-Schulz, by how `parallel.share_out` divides matrices over devices; and elementwise."""
     parameters = count_parameters(run.model)
     matrices = parameters.n_once + parameters.n_rec + parameters.n_inject
     held = mesh["fsdp"] * mesh["tensor"]
@@ -246,7 +246,8 @@ def _update(run: RunConfig, mesh: Mapping[str, int]) -> tuple[Part, ...]:
         return (Part("update", 0.0, parameters.total / held * UPDATE_BYTES["adamw"]),)
     flops = moved = 0.0
     for count, rows, columns in _matrices(run.model):
-        of_device = math.ceil(count / mesh["data"]) / held
+        whole = mesh["data"] * (mesh["fsdp"] if mesh["tensor"] == 1 and count > 1 else 1)
+        of_device = math.ceil(count / whole) * whole / math.prod(mesh.values())
         small, large = min(rows, columns), max(rows, columns)
         flops += of_device * NEWTON_SCHULZ_STEPS * (4 * small**2 * large + 2 * small**3)
         moved += of_device * NEWTON_SCHULZ_STEPS * (3 * small * large + 4 * small**2) * WIDE

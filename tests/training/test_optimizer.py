@@ -359,6 +359,23 @@ def test_devices_share_the_matrices(coda, share):
         np.testing.assert_allclose(stack["mlp"]["up"]["kernel"], alone, atol=1e-5)
 
 
+def test_a_device_has_whole_matrices_where_rows_are_split():
+    """9 matrices whose rows 8 devices hold are sent there and back; nothing is gathered."""
+    kernels = {
+        "core": {"mlp": {"up": {"kernel": jax.random.normal(jax.random.key(0), (9, 24, 40))}}}
+    }
+    mesh = parallel.mesh_from_text("data:1,fsdp:8,tensor:1")
+    split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "fsdp", None))
+    with parallel.active(mesh):
+        share = jax.jit(orthogonalize, in_shardings=split, out_shardings=split)
+        compiled = share.lower(kernels).compile()
+    assert not re.search(r"all-gather|all-reduce|reduce-scatter", compiled.as_text())
+    assert set(re.findall(r"= f32\[(\d+),24,24\]\S* dot\(", compiled.as_text())) == {"2"}
+    (actual,) = jax.tree.leaves(compiled(jax.device_put(kernels, split)))
+    (kernel,) = jax.tree.leaves(kernels)
+    np.testing.assert_allclose(actual, newton_schulz(kernel), atol=1e-5)
+
+
 def without_a_rate():
     params = model_params()
     plan = schedule(peak_rates={"matrix": 1.0, "norm": 1.0})
