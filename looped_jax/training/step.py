@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,8 @@ from looped_jax.training.state import (
     make_schedule,
     state_shardings,
 )
+
+LEVEL = "xla_backend_optimization_level"
 
 Metrics = dict[str, jax.Array]
 Batch = dict[str, jax.Array]
@@ -104,7 +107,17 @@ def _compiled_step(
         in_shardings=(shardings, parallel.rows(mesh), whole, whole),
         out_shardings=(shardings, whole),
         donate_argnums=0,
+        compiler_options=_compiler_options(mesh),
     )
+
+
+def _compiler_options(mesh: Mesh) -> dict[str, int] | None:
+    """LLVM's level 1 for a step on CPUs, unless XLA_FLAGS chooses one.
+
+    It compiles in less time than XLA's own choice, and its code for small models is faster.
+    """
+    is_cpu = mesh.devices.flat[0].platform == "cpu"
+    return {LEVEL: 1} if is_cpu and LEVEL not in os.environ.get("XLA_FLAGS", "") else None
 
 
 def accumulate(

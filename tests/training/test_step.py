@@ -145,3 +145,13 @@ def test_bfloat16_computes_what_float32_does(plain):
         assert values["loss"] == pytest.approx(expected["loss"], abs=0.02)
         assert values["gradient_norm"] == pytest.approx(expected["gradient_norm"], rel=0.05)
         assert values["loss"] != expected["loss"]
+
+
+def test_the_level_of_llvm_is_chosen_on_cpus_unless_flags_do(monkeypatch):
+    mesh = parallel.mesh_from_text(MESH)
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    assert steps._compiler_options(mesh) is None
+    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=/tmp/nowhere")
+    jitted = jax.jit(jnp.sin, compiler_options=steps._compiler_options(mesh))
+    assert steps._compiler_options(mesh) == {steps.LEVEL: 1}
+    assert jitted(jnp.float32(0.0)) == 0.0  # XLA knows the option
