@@ -35,6 +35,7 @@ class Program(NamedTuple):
     compile_seconds: float
     lines: int
     code_mib: float
+    arguments_gib: float
     temporary_gib: float
     collective_mib: dict[str, float]
 
@@ -50,6 +51,7 @@ def program(config: Any, devices: str) -> Program:
         seconds,
         len(text.splitlines()),
         memory.generated_code_size_in_bytes / 2**20,
+        memory.argument_size_in_bytes / 2**30,
         memory.temp_size_in_bytes / 2**30,
         collectives(text),
     )
@@ -75,7 +77,7 @@ def tell(name: str, made: Program) -> None:
     sums = ", ".join(f"{kind} {mib:,.0f}" for kind, mib in sorted(made.collective_mib.items()))
     print(
         f"{name}: compiled in {made.compile_seconds:.0f} s, {made.lines:,} lines of HLO, program "
-        f"{made.code_mib:.0f} MiB, temporary {made.temporary_gib:.2f} GiB; MiB of {sums}",
+        f"{made.code_mib:.0f} MiB, arguments {made.arguments_gib:.2f} GiB, temporary {made.temporary_gib:.2f} GiB; MiB of {sums}",
         flush=True,
     )
 

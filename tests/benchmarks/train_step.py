@@ -11,7 +11,9 @@ all cores work for, and with its batch over the devices (mesh data:-1). Every li
 `accounting.py`, and the share of the rate of a 1024 x 1024 x 1024 float32 product timed in the same
 process, right before and after. Recomputed activations and the optimiser's own products are work
 that the count leaves out. The baseline is the same model under plain JAX autodiff: a scan over
-recurrences, every layer recomputed, and whole logits.
+recurrences, every layer recomputed, and whole logits. First come, for the quickstart's smallest
+model, ratios of the processor time of a step, and of compiling it, as LLVM's level 1 makes it
+to XLA's own choice.
 """
 
 import math
@@ -20,6 +22,7 @@ import resource
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import flax.linen as nn
 import jax
@@ -27,12 +30,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from configs import base, isodepth
+from configs import base, isodepth, quickstart
 from looped_jax import parallel
 from looped_jax.config import RunConfig, resolve
 from looped_jax.model.attention import causal_attention
 from looped_jax.model.lm import LoopedLM
 from looped_jax.training import state as states
+from looped_jax.training import step
 from looped_jax.training.record.utilisation import device_memory, utilisation
 from looped_jax.training.start.attention import attention_of
 from looped_jax.training.step import train_step
@@ -152,6 +156,42 @@ def measure(label: str, run: RunConfig, make_step: Callable[..., Any]) -> tuple[
     return seconds, stepping.compile_seconds
 
 
+def compare_levels(r: int) -> None:
+    """Prints ratios of LLVM's level 1 to XLA's own, of the smallest model of the quickstart study.
+
+    The two take turns and their processor time is counted, which other work changes little.
+    """
+    config = quickstart.get_config(f"r={r},width=24")
+    config.mesh = ONE_DEVICE
+    run, made, compiling = resolve(config), [], []
+    own = lambda mesh: None
+    for options in (own, step._compiler_options, own):  # the first one to warm up
+        step._compiled_step.cache_clear()
+        with mock.patch.object(step, "_compiler_options", options):
+            begun = time.process_time()
+            made.append(Stepping(run, train_step))
+            compiling.append(time.process_time() - begun)
+    step._compiled_step.cache_clear()
+    made, compiling, ratios = made[1:], compiling[1:], []
+    start = time.perf_counter()
+    while time.perf_counter() - start < 2 * SECONDS:
+        seconds = [_processor_seconds(stepping) for stepping in made]
+        ratios.append(seconds[0] / seconds[1])
+    error = 1.25 * np.std(ratios) / math.sqrt(len(ratios))  # of a median
+    print(
+        f"quickstart, width 24, r={r}: level 1 to XLA's own, a step {np.median(ratios):.3f} ± "
+        f"{error:.3f}, compiling {compiling[0] / compiling[1]:.2f} of {compiling[1]:.1f} s",
+        flush=True,
+    )
+
+
+def _processor_seconds(stepping: Stepping) -> float:
+    begun = time.process_time()
+    for _ in range(5):
+        stepping()
+    return time.process_time() - begun
+
+
 def attention_seconds(run: RunConfig) -> float:
     """Forward, again and backward, of the attention of all layers of a step on its mesh."""
     m, mesh = run.model, parallel.mesh_from_text(run.mesh)
@@ -201,6 +241,8 @@ def main() -> None:
         print(f"iso-depth s=10 r=4 T=2048, {SEQUENCES} sequences a device")
         measure_on_accelerator(SEQUENCES)
         return
+    for r in (1, 4):
+        compare_levels(r)
     for shape in SHAPES:
         print("d={} T={} B={} V={}, r=4".format(*shape))
         one, _ = measure("  one device", run_of(*shape, r=4), train_step)
