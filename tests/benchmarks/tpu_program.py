@@ -77,7 +77,8 @@ def tell(name: str, made: Program) -> None:
     sums = ", ".join(f"{kind} {mib:,.0f}" for kind, mib in sorted(made.collective_mib.items()))
     print(
         f"{name}: compiled in {made.compile_seconds:.0f} s, {made.lines:,} lines of HLO, program "
-        f"{made.code_mib:.0f} MiB, arguments {made.arguments_gib:.2f} GiB, temporary {made.temporary_gib:.2f} GiB; MiB of {sums}",
+        f"{made.code_mib:.0f} MiB, arguments {made.arguments_gib:.2f} GiB, temporary "
+        f"{made.temporary_gib:.2f} GiB; MiB of {sums}",
         flush=True,
     )
 
