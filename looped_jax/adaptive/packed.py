@@ -1,10 +1,10 @@
 """One recurrence of those tokens alone that still loop, in a batch whose other tokens have exited.
 
 A stage takes the tokens that loop when it begins into a flat list of M places, in the order of the
-text: matrices see the list, whatever row a place belongs to. Attention sees rows of A places each:
-queries and keys of the stage's own tokens, beside the entries of all T tokens that were left behind
-(copy on exit: a token shows what it showed in its last loop). Packing is a search in a cumulated
-sum and writing back a gather, so nothing is sorted or scattered.
+text: matrices see the list, whatever row a place belongs to. Attention sees the queries of rows of
+A places each, and the keys and values of all T tokens, of which those that have exited show what
+they showed in their last loop (copy on exit). Packing is a search in a cumulated sum and writing
+back a gather, so nothing is sorted or scattered.
 """
 
 from typing import NamedTuple
@@ -28,9 +28,7 @@ class Places(NamedTuple):
       place_BT: the place of a token that has one; any of the others.
       row_M, slot_M: row of a place, and its number among the places of the row.
       place_BA: the place at each slot of a row; any at slots that are left over.
-      slot_BT: the slot of a token that has a place.
-      position_M, position_BA: tokens before a place's token in its row.
-      is_taken_BA: whether a slot has a token.
+      position_M, position_BA: tokens before a place's or slot's token in its row.
     """
 
     loops_BT: Array
@@ -40,10 +38,8 @@ class Places(NamedTuple):
     row_M: Array
     slot_M: Array
     place_BA: Array
-    slot_BT: Array
     position_M: Array
     position_BA: Array
-    is_taken_BA: Array
 
     def pack(self, x_BT: Array) -> Array:
         """(M, …) of (B, T, …)."""
@@ -76,63 +72,34 @@ def places(loops_BT: Array, most: int, most_in_row: int) -> Places:
         row_M=row_M,
         slot_M=jnp.clip(number_M - before_row_B[row_M], 0, most_in_row - 1),
         place_BA=place_BA,
-        slot_BT=jnp.clip(in_row_BT - 1, 0, most_in_row - 1),
         position_M=position_M,
         position_BA=position_M[place_BA],
-        is_taken_BA=slot_A[None] < in_row_BT[:, -1:],
     )
 
 
-def of_places(at: Places, left: KeysValues, own: KeysValues, loops_M: Array) -> Context:
-    """Attention of the list (1, M, H, d), which leaves the entries of tokens that still loop.
+def of_places(at: Places, entries: KeysValues, loops_M: Array) -> Context:
+    """Attention of the list (1, M, H, d), beside the entries of all tokens, (1, L, B, H, T, d).
 
-    Args:
-      left: entries of all tokens, (1, L, B, H, T, d); those of tokens with a place are not seen.
-      own: entries of the places, (L, B, H, A, d): the context's memory.
-      loops_M: the places whose tokens still loop; the others keep their entries.
+    Tokens at the places `loops_M` leave their entries of this loop; the others keep theirs.
     """
-    rows = lambda x_MHd: jnp.swapaxes(x_MHd[at.place_BA], 1, 2)  # (B, H, A, d)
-    loops_B1A1 = loops_M[at.place_BA][:, None, :, None]
-    T = at.loops_BT.shape[1]
-    left_BAT = (at.position_BA[..., None] >= jnp.arange(T)[None, None]) & ~at.loops_BT[:, None]
-    slot_A = jnp.arange(at.place_BA.shape[1])
-    own_BAA = (slot_A[:, None] >= slot_A[None])[None] & at.is_taken_BA[:, None]
-    # A slot without a token sees itself, so that no softmax is empty.
-    own_BAA |= (slot_A[:, None] == slot_A[None])[None]
+    loops_B1T1 = (at.loops_BT & loops_M[at.place_BT])[:, None, :, None]
+    # A slot without a token stands at some place, and sees what is before it, to no effect.
+    sees_B1AT = (at.position_BA[..., None] >= jnp.arange(at.loops_BT.shape[1])[None, None])[:, None]
 
-    def attend(layer, q_1MHd, k_1MHd, v_1MHd, own):
-        def put(entries: Array, new_1MHd: Array) -> tuple[Array, Array]:
-            old = jax.lax.dynamic_index_in_dim(entries, layer, 0, keepdims=False)
-            now = jnp.where(loops_B1A1, rows(new_1MHd[0]).astype(old.dtype), old)
-            return now, jax.lax.dynamic_update_index_in_dim(entries, now, layer, 0)
-
-        (k, keys), (v, values) = put(own.key, k_1MHd), put(own.value, v_1MHd)
-        q = rows(q_1MHd[0])
-        q = q * q.dtype.type(q.shape[-1] ** -0.5)
-        of_left = lambda entries: jax.lax.dynamic_index_in_dim(entries[0], layer, 0, keepdims=False)
-        scores = jnp.concatenate(
-            [
-                jnp.where(left_BAT[:, None], _scores(q, of_left(left.key)), -jnp.inf),
-                jnp.where(own_BAA[:, None], _scores(q, k), -jnp.inf),
-            ],
-            axis=-1,
+    def attend(layer, q_1MHd, k_1MHd, v_1MHd, entries):
+        of_rows = lambda x_1MHd: x_1MHd[0][at.place_BT]
+        (k, keys), (v, values) = (
+            _put(entries.key, of_rows(k_1MHd), layer, loops_B1T1),
+            _put(entries.value, of_rows(v_1MHd), layer, loops_B1T1),
         )
-        weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
-        mixed = jnp.matmul(weights[..., :T], of_left(left.value)) + jnp.matmul(weights[..., T:], v)
+        q = jnp.swapaxes(q_1MHd[0][at.place_BA], 1, 2)  # (B, H, A, d)
+        q = q * q.dtype.type(q.shape[-1] ** -0.5)
+        scores = jnp.matmul(q, jnp.swapaxes(k, 2, 3), preferred_element_type=jnp.float32)
+        weights = jax.nn.softmax(jnp.where(sees_B1AT, scores, -jnp.inf), axis=-1).astype(v.dtype)
+        mixed = jnp.matmul(weights, v)
         return jnp.swapaxes(mixed, 1, 2)[at.row_M, at.slot_M][None], KeysValues(keys, values)
 
-    return Context(at.position_M[None], attend, own)
-
-
-def spread(at: Places, own: KeysValues, left: KeysValues) -> KeysValues:
-    """Entries of all tokens after a stage, (1, L, B, H, T, d): its own and those it left behind."""
-    slot = at.slot_BT[None, :, None, :, None]
-    has_place = at.loops_BT[None, :, None, :, None]
-
-    def put(new: Array, old: Array) -> Array:
-        return jnp.where(has_place, jnp.take_along_axis(new, slot, axis=3), old[0])[None]
-
-    return KeysValues(put(own.key, left.key), put(own.value, left.value))
+    return Context(at.position_M[None], attend, entries)
 
 
 def in_place(entries: KeysValues, loops_BT: Array, kernel: str) -> Context:
@@ -140,21 +107,20 @@ def in_place(entries: KeysValues, loops_BT: Array, kernel: str) -> Context:
     loops_B1T1 = loops_BT[:, None, :, None]
 
     def attend(layer, q_BTHd, k_BTHd, v_BTHd, entries):
-        def put(entries: Array, new_BTHd: Array) -> tuple[Array, Array]:
-            old = jax.lax.dynamic_index_in_dim(entries[0], layer, 0, keepdims=False)
-            now = jnp.where(loops_B1T1, jnp.swapaxes(new_BTHd, 1, 2).astype(old.dtype), old)
-            start = (0, layer, 0, 0, 0, 0)
-            return now, jax.lax.dynamic_update_slice(entries, now[None, None], start)
-
-        (k, keys), (v, values) = put(entries.key, k_BTHd), put(entries.value, v_BTHd)
+        k, keys = _put(entries.key, k_BTHd, layer, loops_B1T1)
+        v, values = _put(entries.value, v_BTHd, layer, loops_B1T1)
         k_BTHd, v_BTHd = jnp.swapaxes(k, 1, 2), jnp.swapaxes(v, 1, 2)
         return causal_attention(q_BTHd, k_BTHd, v_BTHd, kernel), KeysValues(keys, values)
 
     return Context(jnp.arange(loops_BT.shape[1])[None], attend, entries)
 
 
-def _scores(q_BHAd: Array, k_BHSd: Array) -> Array:
-    return jnp.matmul(q_BHAd, jnp.swapaxes(k_BHSd, 2, 3), preferred_element_type=jnp.float32)
+def _put(entries: Array, new_BTHd: Array, layer: Array, loops_B1T1: Array) -> tuple[Array, Array]:
+    """(entries of one layer (B, H, T, d) with those of looping tokens new, those of all layers)."""
+    old = jax.lax.dynamic_index_in_dim(entries[0], layer, 0, keepdims=False)
+    now = jnp.where(loops_B1T1, jnp.swapaxes(new_BTHd, 1, 2).astype(old.dtype), old)
+    start = (0, layer, 0, 0, 0, 0)
+    return now, jax.lax.dynamic_update_slice(entries, now[None, None], start)
 
 
 def _like(mask_BT: Array, x: Array) -> Array:

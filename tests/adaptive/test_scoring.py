@@ -213,16 +213,16 @@ def test_the_flops_that_are_counted_are_those_of_the_compiled_program():
     model = tiny(**SANDWICH | {"width": 128, "head_dim": 64, "mlp_hidden": 512, "core_layers": 1})
     places, in_row = 2 * T, T
 
-    def recur(params, state_1MD, entries, own):
+    def recur(params, state_1MD, entries):
         at = packed.places(jnp.ones((2, T), bool), places, in_row)
-        context = packed.of_places(at, entries, own, jnp.ones(places, bool))
+        context = packed.of_places(at, entries, jnp.ones(places, bool))
         return FrozenModel(model, params).recur(state_1MD, state_1MD, jnp.int32(1), context)
 
     shape = lambda *axes: jax.ShapeDtypeStruct(axes, jnp.float32)
     pair = lambda *axes: KeysValues(shape(*axes), shape(*axes))
     lowered = jax.jit(recur).lower(
         accounting.abstract_parameters(model), shape(1, places, 128),
-        pair(1, 1, 2, model.heads, T, 64), pair(1, 2, model.heads, in_row, 64),
+        pair(1, 1, 2, model.heads, T, 64),
     )  # fmt: skip
     counted = lowered.compile().cost_analysis()["flops"] / places
     one = accounting.forward_flops_per_token(model, T, 1)
