@@ -6,13 +6,11 @@ Writes English-like text (words of a Zipf distribution, documents of some 3,000 
 lines into files of 8 MB, and prepares it with 32,000 tokens. Seconds of cores are those that the
 kernel counts for all processes, so a machine that does other things changes them little.
 
-On a machine that was busy with other work (seconds of the clock left out); the second row with
---megabytes=64, the others with --megabytes=32:
+On a machine that was busy with other work (seconds of the clock left out), with --megabytes=64:
 
-    a quarter, 1 process      8.4 MB     9.9 s of cores   0.84 MB/core-s    181 MB
-    1 process                58.7 MB    49.7 s of cores   1.18 MB/core-s    193 MB
-    1 process                25.2 MB    23.6 s of cores   1.07 MB/core-s    178 MB
-    2 processes              25.2 MB    28.2 s of cores   0.89 MB/core-s    158 MB in the first
+    a quarter, 1 process      8.4 MB     4.8 s of cores   1.74 MB/core-s    187 MB
+    1 process                58.7 MB    19.7 s of cores   2.99 MB/core-s    180 MB
+    2 processes              58.7 MB    21.4 s of cores   2.74 MB/core-s    166 MB in the first
 """
 
 import json
