@@ -231,7 +231,10 @@ def _cost_line(model: ModelConfig, plan: Plan, results: list[Result], seconds: f
     length = statistics.mean(
         len(ids) + new for ids, new in zip(plan.prompts, plan.max_tokens, strict=True)
     )
-    return f"{line}\n{describe_cost(model, loops, length, plan.rule, plan.recurrences)}"
+    cost = describe_cost(
+        model, loops, length, plan.rule, plan.recurrences, equal_depth=plan.equal_depth
+    )
+    return f"{line}\n{cost}"
 
 
 def _show(depth: int, result: Result) -> None:

@@ -1,8 +1,8 @@
 """Which threshold costs what: measured on held-out text, kept in the run folder, chosen from.
 
 exits.json in a run folder has, for each signal, thresholds with the mean loops, FLOPs and loss of
-scoring with them. "auto:0.005" is the cheapest of them whose loss exceeds that of full depth by at
-most 0.005 nats, at the upper end of its 95 % interval.
+scoring with them, and the losses of uniform depths beside. "auto:0.005" is the cheapest of them
+whose loss exceeds that of full depth by at most 0.005 nats, at the upper end of its 95 % interval.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from looped_jax.errors import UserError
 from looped_jax.files import read_json, write_json
 
 FILE = "exits.json"
-FORMAT = 1
+FORMAT = 2
 AUTO = "auto"
 
 
@@ -39,6 +39,10 @@ class Measured:
     excess: float
     excess_high: float
 
+    def rule(self, recurrences: int) -> Rule:
+        """The rule that was measured, with the loop at which every token exits."""
+        return Rule(self.signal, self.threshold, most=recurrences)
+
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
@@ -47,6 +51,7 @@ class Calibration:
     Attributes:
       recurrences: R, the loop at which every token exited.
       full_depth_loss, full_depth_flops: of R loops for every token.
+      uniform_losses: of 1, 2, … R loops for every token, on the same text.
       tokens: how many were scored.
       measured: by signal, rising mean loops.
       fitted: of the signals that need it: {"probe": Probe, "prior": loops by token id (V,)}.
@@ -55,6 +60,7 @@ class Calibration:
     recurrences: int
     full_depth_loss: float
     full_depth_flops: float
+    uniform_losses: list[float]
     tokens: int
     measured: list[Measured]
     fitted: dict[str, Any]
@@ -114,7 +120,18 @@ class Calibration:
                 "no exit"
             )
         best = min(reached, key=lambda each: each.flops)
-        return Rule(best.signal, best.threshold, most=self.recurrences)
+        return best.rule(self.recurrences)
+
+    def uniform_depth_as_good_as(self, rule: Rule) -> int | None:
+        """The least depth for all tokens whose loss is no larger than the rule's.
+
+        None where no depth is, or the rule is not one that was measured.
+        """
+        of_rule = [each for each in self.measured if each.rule(self.recurrences) == rule]
+        if not of_rule:
+            return None
+        depths = enumerate(self.uniform_losses, start=1)
+        return next((depth for depth, loss in depths if loss <= of_rule[0].loss), None)
 
 
 def rule_of(text: str, folder: Path) -> tuple[Rule, Any]:

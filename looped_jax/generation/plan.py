@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from looped_jax.adaptive import memory
-from looped_jax.adaptive.calibration import rule_of
+from looped_jax.adaptive.calibration import FILE, Calibration, rule_of
 from looped_jax.adaptive.engine import prompts_together
 from looped_jax.adaptive.rule import Rule, check_model
 from looped_jax.adaptive.signals import SIGNALS
@@ -38,6 +38,8 @@ class Plan:
       prompt_bucket, capacity: tokens that the prompts and the cache are padded to.
       rule: when tokens exit; None for r loops each, all rows in step.
       fitted: what the rule's signal was fitted with; None for most.
+      equal_depth: the least depth for all tokens that loses no more than the rule on held-out text;
+        None where the run's exits.json does not tell.
       boundary: slots that go through coda and head together; None to choose by measured times.
     """
 
@@ -51,6 +53,7 @@ class Plan:
     capacity: int
     rule: Rule | None = None
     fitted: Any = None
+    equal_depth: int | None = None
     boundary: int | None = None
 
 
@@ -113,8 +116,14 @@ def make_plan(
         recurrences=r if rule is None else rule.most or r,
         prompts=ids, max_tokens=new, cache=cache, kept=deepest or kept, rows=rows,
         prompt_bucket=_bucket(longest, context), capacity=_bucket(filled, context),
-        rule=rule, fitted=fitted, boundary=boundary,
+        rule=rule, fitted=fitted, equal_depth=_equal_depth(rule, folder), boundary=boundary,
     )  # fmt: skip
+
+
+def _equal_depth(rule: Rule | None, folder: Path | None) -> int | None:
+    if rule is None or folder is None or not (folder / FILE).exists():
+        return None
+    return Calibration.read(folder).uniform_depth_as_good_as(rule)
 
 
 def signal_bytes(model: ModelConfig, plan: Plan) -> int:

@@ -19,6 +19,7 @@ def measured(signal, threshold, flops, excess_high):
 
 CALIBRATION = Calibration(
     recurrences=8, full_depth_loss=3.0, full_depth_flops=FULL, tokens=64,
+    uniform_losses=[3.2, 3.01, 3.0, 2.99, 3.0, 3.0, 3.0, 3.0],
     measured=[
         measured("change", 0.5, 20.0, 0.04), measured("change", 0.1, 50.0, 0.004),
         measured("probe", -1.0, 45.0, 0.003), measured("accel", 1e-6, 120.0, 0.0),
@@ -44,6 +45,13 @@ def test_the_cheapest_rule_that_is_surely_good_enough(tmp_path):
     assert fitted.bias == 0.5
     assert rule_of("auto:0.05", tmp_path) == (Rule("change", 0.5, most=8), None)
     assert rule_of("change:0.3,every=2", tmp_path) == (Rule("change", 0.3, every=2), None)
+
+
+def test_the_uniform_depth_that_loses_no_more():
+    assert CALIBRATION.uniform_depth_as_good_as(Rule("change", 0.1, most=8)) == 3
+    assert CALIBRATION.uniform_depth_as_good_as(Rule("change", 0.1)) is None  # not as measured
+    worse = dataclasses.replace(CALIBRATION, uniform_losses=[3.1] * 8)
+    assert worse.uniform_depth_as_good_as(Rule("change", 0.1, most=8)) is None
 
 
 def test_what_is_refused(tmp_path):

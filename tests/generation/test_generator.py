@@ -149,10 +149,11 @@ def test_a_rule_that_was_chosen_by_measurement(generator, tokenizer, tmp_path):
     """A prior by which every token takes two loops, as the run folder keeps it."""
     loops_V = np.full(generator.model.vocab_size, 2.0, np.float32)
     cheap = Measured("prior", 1.0, 2.0, 10.0, 3.0, 0.001, 0.002)
-    Calibration(3, 3.0, 15.0, 64, [cheap], {"prior": loops_V}).write(tmp_path)
+    Calibration(3, 3.0, 15.0, [3.2, 3.0, 3.0], 64, [cheap], {"prior": loops_V}).write(tmp_path)
     own = Generator(generator.model, generator.params, tokenizer, folder=tmp_path)
     how = {"slots": 2, "boundary": 1, "max_tokens": 8, "sampling": GREEDY}
     found = own.generate(PROMPTS, exit="auto:0.005", **how)
+    assert own.plan(PROMPTS, exit="auto:0.005", slots=2).equal_depth == 2
     assert {loop for row in found for loop in row.loops} == {2}
     assert found == generator.generate(PROMPTS, exit="change:-1,most=2", **how)
 

@@ -27,6 +27,7 @@ def calibrate(
     probe: Probe,
     recurrences: int,
     scored: range,
+    uniform_losses: Sequence[float],
 ) -> Calibration:
     """These signals at thresholds from 1.5 loops in the mean to all, and full depth beside them.
 
@@ -34,6 +35,7 @@ def calibrate(
       recorded: signals (R or more, N) of text that is not scored; `change`, and those asked for.
       tokens_N: its input tokens.
       recurrences: R, the loop at which every token exits.
+      uniform_losses: nats a token after 1, 2, … R or more loops of all, on the text that is scored.
     """
     run, R = trained.run, recurrences
     T = run.data.sequence_length
@@ -65,7 +67,8 @@ def calibrate(
             progress.update(len(measured))
     tokens = int(full.tokens_W.sum())
     full_flops = forward_flops_per_token(run.model, T, R)
-    return Calibration(R, full.loss, full_flops, tokens, measured, fitted)
+    uniform = [float(loss) for loss in uniform_losses[:R]]
+    return Calibration(R, full.loss, full_flops, uniform, tokens, measured, fitted)
 
 
 def fit_prior(change_RN: np.ndarray, token_N: np.ndarray, model: ModelConfig) -> np.ndarray:

@@ -101,7 +101,7 @@ def exits_suite(trained: Trained) -> dict[str, Any]:
     if run.model.injection in INJECTIONS and signals_run:
         calibrated = calibrate(
             trained, signals_run, recorded_before, before.token, fitted.probe,
-            settings.rule_recurrences(run), scored,
+            settings.rule_recurrences(run), scored, loops.nats.mean(axis=1),
         )  # fmt: skip
         if jax.process_index() == 0:
             calibrated.write(trained.folder.path)
