@@ -2,9 +2,11 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 
+from looped_jax import parallel
 from looped_jax.adaptive.calibration import Calibration, rule_of
 from looped_jax.errors import UserError
 from looped_jax.evaluation.exits.calibrate import calibrate, fit_prior
@@ -39,11 +41,24 @@ def test_a_rule_beside_full_depth(trained):
     assert "1 loops for every token have a loss as low" in exit_rule(at_once)
 
 
+def test_two_devices_score_what_one_does(trained):
+    one = trained(MODEL, max_windows=16)
+    found = loss_with_exits(one, "change:0.9")
+    assert 1 < found["mean_loops"] < 4
+    mesh = parallel.mesh_from_text("data:2,fsdp:1,tensor:1", jax.devices()[:2])
+    with parallel.active(mesh):
+        both = loss_with_exits(dataclasses.replace(one, mesh=mesh), "change:0.9")
+    for name in ("loss", "full_depth_loss", "mean_loops"):
+        assert both[name] == pytest.approx(found[name], rel=1e-6), name
+
+
 def test_measured_rules_are_chosen_from(trained):
     run = trained(MODEL, max_windows=16)
     recorder = signal_recorder(MODEL, ("change",), 4, run.mesh)
     recorded, text = score(run, recorder, "", None, windows=range(8))
-    found = calibrate(run, ["change"], recorded, text.token, None, 4, range(8, 16))
+    losses = [4.0, 3.0, 2.0, 1.0]
+    found = calibrate(run, ["change"], recorded, text.token, None, 4, range(8, 16), losses)
+    assert found.uniform_losses == losses
     assert {each.signal for each in found.measured} == {"change"}
     assert len({each.mean_loops for each in found.measured}) > 1
     for each in found.measured:
@@ -68,4 +83,4 @@ def test_what_is_refused(trained):
     with pytest.raises(UserError, match=r"has no exits.json; make it with"):
         loss_with_exits(trained(MODEL), "auto:0.005")
     with pytest.raises(UserError, match="exit with injection 'hyperconnect'"):
-        loss_with_exits(trained(with_injection("hyperconnect")), "change:0.1")
+        loss_with_exits(trained(with_injection("hyperconnect")), "change:0.9")
