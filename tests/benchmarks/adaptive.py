@@ -144,7 +144,7 @@ def hops(workdir: Path) -> dict[str, Any]:
         depths = {depth: loss(score(NEVER, depth)(), test) for depth in range(1, R + 1)}
         k = test["tokens"][:, :-1][test["mask"]]
         seconds, _ = measured(
-            {"exits": score(chosen, R)} | {f"uniform {d}": uniform(d) for d in (R - 1, R)}
+            {"exits": score(chosen, R)} | {f"uniform {d}": uniform(d) for d in range(1, R + 1)}
         )
         return {
             "run": run.run.name,

@@ -1,6 +1,7 @@
 """What slots cost and save in decoding: seconds of one thread, against rows in step.
 
-    taskset -c 0 python -m tests.benchmarks.adaptive_decoding --out=adaptive_decoding.json
+    taskset -c 0 python -m tests.benchmarks.adaptive_decoding --out=tests/benchmarks/decoding.json
+    taskset -c 0 python -m tests.benchmarks.adaptive_decoding --hops=runs/hops --out=…
 
 A model with random parameters; how many loops each token takes is given: a table by token id,
 geometric with a mean of 4 of 12, so that the times depend on nothing that was trained. Cases:
@@ -8,17 +9,21 @@ geometric with a mean of 4 of 12, so that the times depend on nothing that was t
   in step       16 rows, 12 loops a token
   slots, all    16 slots, a rule that never fires: what slots themselves cost
   slots, C = …  16 slots with the given loops, at several boundary sizes
+  hops          trained models (configs/studies/hops.py) under the rule that adaptive.json has of
+                them, against rows in step at 8 loops
 
 The time bound of a case has all slots loop in every tick and all boundaries full: per token m t / S
 + b(C) / C with mean loops m, measured seconds t of a tick and b(C) of a boundary. Times are CPU
 seconds, compilation left out; cases alternate, and the median counts.
 """
 
+import functools
 import json
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,25 +36,77 @@ from looped_jax.adaptive import slots as verbs
 from looped_jax.adaptive.engine import Engine, Request, Size
 from looped_jax.adaptive.exits import Exits
 from looped_jax.adaptive.rule import Looks, Rule
-from looped_jax.files import write_json
+from looped_jax.data.pipeline import validation_batches
+from looped_jax.evaluate import opened
+from looped_jax.evaluation.settings import Settings
+from looped_jax.files import read_json, write_json
 from looped_jax.generation.decoding import decode, prefill
 from looped_jax.generation.sampling import Chooser, Sampling
 from looped_jax.model.accounting import forward_flops_per_token
+from looped_jax.model.config import ModelConfig
+from looped_jax.progress import Display
+from looped_jax.reading.opening import run_folders
+from looped_jax.run_folder import RunFolder
 from tests.model.tiny import random_params, tiny
 
 R, MEAN, S, PER_SLOT = 12, 4, 16, 6
-PROMPT, NEW, CAPACITY = 8, 24, 32
+PROMPT, NEW, CAPACITY = 8, 24, 32  # of random tokens; of hops: half a window, and the other half
 NO_END = -1
+CLOCK, PER_TOKEN = "CPU seconds of the process", "seconds_per_token"
 MODEL = tiny(
     width=256, heads=4, head_dim=64, mlp_hidden=1024, vocab_size=2048, max_length=CAPACITY,
     core_layers=2, recurrences=R, max_recurrences=R,
 )  # fmt: skip
-CHOOSE, SAMPLING = Chooser(MODEL.vocab_size), Sampling()
-choose_compiled = jax.jit(CHOOSE.__call__)
+SAMPLING = Sampling()
+
+
+class Texts(NamedTuple):
+    """What is decoded: a model, its prompts, and the loop at which every token exits."""
+
+    model: ModelConfig
+    params: Any
+    requests: list[Request]
+    most: int
+    capacity: int
 
 
 def main(_: list[str]) -> None:
-    repeats = flags.FLAGS.repeats
+    given = flags.FLAGS
+    if given.hops:
+        rules = read_json(Path(__file__).with_name("adaptive.json"))["cases"]
+        table = {}
+        for path in run_folders(Path(given.hops)):
+            name = RunFolder(path).read_config()["name"]
+            table[name] = hops(path, Rule.parse(rules[name]["rule"]), given.repeats)
+            print(json.dumps({name: table[name]}), flush=True)
+        write_json(Path(given.out), {"clock": CLOCK, "slots": S, "cases": table})
+        return
+    random_parameters(Path(given.out), given.repeats)
+
+
+def hops(workdir: Path, rule: Rule, repeats: int) -> dict[str, float]:
+    """CPU seconds a token in slots with the rule, and in step at full depth; their ratio."""
+    with opened(workdir, Display(), Settings()) as run:
+        model, T = run.run.model, run.run.data.sequence_length
+        windows = next(iter(validation_batches(run.data, sequence_length=T, batch_size=64)))
+        keys = SAMPLING.keys(range(64))
+        requests = [
+            Request(row[: T // 2], T // 2, key)
+            for row, key in zip(windows["tokens"].astype(np.int32), keys, strict=True)
+        ]
+        texts = Texts(model, run.params, requests, model.recurrences, T)
+        exits = Exits(np.float32(rule.threshold), np.int32(model.recurrences))
+        rows = []
+        for i in range(repeats + 1):
+            slots = in_slots(texts, rule.looks, exits, S // 4)
+            step = in_step(texts)
+            if i:
+                rows.append(slots | {"of_in_step": slots[PER_TOKEN] / step[PER_TOKEN]})
+        return {key: float(np.median([row[key] for row in rows])) for key in rows[0]}
+
+
+def random_parameters(out: Path, repeats: int) -> None:
+    """All cases of the model with random parameters."""
     params, rng = random_params(MODEL), np.random.default_rng(0)
     loops_V = np.minimum(rng.geometric(1 / MEAN, MODEL.vocab_size), R).astype(np.float32)
     given = (Looks("prior", 1, 1), Exits(np.float32(1), np.int32(R), jnp.asarray(loops_V)))
@@ -59,12 +116,13 @@ def main(_: list[str]) -> None:
         Request(rng.integers(0, MODEL.vocab_size, PROMPT).astype(np.int32), NEW, key)
         for key in keys
     ]
+    texts = Texts(MODEL, params, requests, R, CAPACITY)
     sizes = boundary_size.candidates(S)
     cases: dict[str, Callable[[], dict[str, float]]] = {
-        "in step": lambda: in_step(params, requests),
-        "slots, all": lambda: in_slots(params, requests, *never, sizes[1]),
+        "in step": lambda: in_step(texts),
+        "slots, all": lambda: in_slots(texts, *never, sizes[1]),
     } | {
-        f"slots, C = {C}": lambda C=C: in_slots(params, requests, *given, C)  # type: ignore[misc]
+        f"slots, C = {C}": lambda C=C: in_slots(texts, *given, C)  # type: ignore[misc]
         for C in sizes
     }
     found: dict[str, list[dict[str, float]]] = {name: [] for name in cases}
@@ -78,7 +136,7 @@ def main(_: list[str]) -> None:
         name: {key: float(np.median([row[key] for row in rows])) for key in rows[0]}
         for name, rows in found.items()
     }
-    write_json(Path(flags.FLAGS.out), summary(params, given, table))
+    write_json(out, summary(params, given, table))
     print(json.dumps(table, indent=1))
 
 
@@ -87,7 +145,7 @@ def summary(params, given: tuple[Looks, Exits], table: dict[str, dict[str, float
     looks, exits = given
     slots = verbs.idle_slots(MODEL, looks, S, R, CAPACITY, exits.fitted)
     tick, boundary = boundary_size.measure(
-        MODEL, looks, CHOOSE, NO_END, params, slots, exits, SAMPLING.knobs()
+        MODEL, looks, chooser(MODEL.vocab_size), NO_END, params, slots, exits, SAMPLING.knobs()
     )
     sizes = sorted(boundary)
     of_boundary = lambda C: float(np.interp(C, sizes, [boundary[each] for each in sizes]))
@@ -107,46 +165,62 @@ def summary(params, given: tuple[Looks, Exits], table: dict[str, dict[str, float
         "model": "1 - 2 x 12 - 1 layers of width 256, 2048 ids, random parameters",
         "slots": S, "requests": S * PER_SLOT, "prompt": PROMPT, "new": NEW,
         "device": jax.devices()[0].device_kind,
-        "clock": "CPU seconds of the process; tick and boundary in wall seconds",
+        "clock": f"{CLOCK}; tick and boundary in wall seconds",
         "tick_seconds": tick, "boundary_seconds": {str(C): boundary[C] for C in sizes},
         "chosen_boundary": chosen, "cases": table,
     }  # fmt: skip
 
 
-def in_slots(params, requests, looks: Looks, exits: Exits, boundary: int) -> dict[str, float]:
+def in_slots(texts: Texts, looks: Looks, exits: Exits, boundary: int) -> dict[str, float]:
+    prompt = len(texts.requests[0].prompt)
     engine = Engine(
-        MODEL, params, looks, exits, Size(S, boundary, R, CAPACITY, PROMPT), CHOOSE,
-        SAMPLING.knobs(), NO_END,
+        texts.model, texts.params, looks, exits,
+        Size(S, boundary, texts.most, texts.capacity, prompt),
+        chooser(texts.model.vocab_size), SAMPLING.knobs(), NO_END,
     )  # fmt: skip
     began = time.process_time()
-    loops = [drawn.loops for drawn in engine.run(requests)]
+    loops = [drawn.loops for drawn in engine.run(texts.requests)]
     seconds = time.process_time() - began
     return {
-        "seconds_per_token": seconds / len(loops),
+        PER_TOKEN: seconds / len(loops),
         "mean_loops": float(np.mean(loops)),
         "occupancy": engine.busy / (engine.ticks * S),
     }
 
 
-def in_step(params, requests) -> dict[str, float]:
-    fill, step = prefill(MODEL, R, CAPACITY), decode(MODEL, R)
-    knobs, r = SAMPLING.knobs(), jnp.int32(R)
+def in_step(texts: Texts) -> dict[str, float]:
+    model, params, requests = texts.model, texts.params, texts.requests
+    fill, step = prefill(model, texts.most, texts.capacity), decode(model, texts.most)
+    choose = compiled_chooser(model.vocab_size)
+    knobs, r = SAMPLING.knobs(), jnp.int32(texts.most)
+    prompt, new = len(requests[0].prompt), requests[0].max_tokens
     began = time.process_time()
     for first in range(0, len(requests), S):
         rows = requests[first : first + S]
         keys = jnp.stack([request.key for request in rows])
         tokens = np.stack([request.prompt for request in rows])
-        logits, cache = fill(params, tokens, np.full(S, PROMPT, np.int32), keys, r)
-        token = choose_compiled(logits, cache.length, keys, knobs)
-        for _ in range(NEW - 1):
+        logits, cache = fill(params, tokens, np.full(S, prompt, np.int32), keys, r)
+        token = choose(logits, cache.length, keys, knobs)
+        for _ in range(new - 1):
             logits, cache = step(params, cache, token, keys, r)
-            token = choose_compiled(logits, cache.length, keys, knobs)
+            token = choose(logits, cache.length, keys, knobs)
         jax.block_until_ready(token)
     seconds = time.process_time() - began
-    return {"seconds_per_token": seconds / (len(requests) * NEW), "mean_loops": float(R)}
+    return {PER_TOKEN: seconds / (len(requests) * new), "mean_loops": float(texts.most)}
+
+
+@functools.lru_cache
+def chooser(vocab_size: int) -> Chooser:
+    return Chooser(vocab_size)
+
+
+@functools.lru_cache
+def compiled_chooser(vocab_size: int) -> Callable[..., jax.Array]:
+    return jax.jit(chooser(vocab_size).__call__)
 
 
 if __name__ == "__main__":
+    flags.DEFINE_string("hops", None, "Folder of the finished runs of configs/studies/hops.py.")
     flags.DEFINE_string("out", "adaptive_decoding.json", "Where the JSON goes.")
     flags.DEFINE_integer("repeats", 5, "Rounds over all cases that count.")
     cli.run(main)
