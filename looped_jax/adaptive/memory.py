@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 import psutil
 
+from looped_jax.adaptive.loop import ROW_SLACK
 from looped_jax.adaptive.rule import Rule
-from looped_jax.adaptive.scoring import ROW_SLACK, STAGES
+from looped_jax.adaptive.scoring import STAGES
 from looped_jax.adaptive.signals import SIGNALS
 from looped_jax.errors import UserError
 from looped_jax.model.config import ModelConfig
@@ -40,8 +41,8 @@ def describe(model: ModelConfig, rule: Rule, batch: int, length: int, chunk: int
       UserError: the signal would remember more than a quarter of what is free.
     """
     tokens, item = batch * length, jnp.dtype(model.compute_dtype).itemsize
-    entry = 2 * model.core_layers * model.attention_width * item
-    entries = tokens * entry * (1 + ROW_SLACK * STAGES[0])
+    entries = 2 * tokens * model.core_layers * model.attention_width * item
+    scores = 4 * tokens * model.heads * min(length, ROW_SLACK * STAGES[0] * length)
     states = 3 * tokens * model.width * item * (1 + STAGES[0])
     signal = signal_bytes(model, rule, tokens)
     logits = 4 * min(chunk, tokens) * model.vocab_size
@@ -54,8 +55,8 @@ def describe(model: ModelConfig, rule: Rule, batch: int, length: int, chunk: int
         )
     return (
         f"exit {rule}: {batch} x {length} tokens at once: keys and values of a loop "
-        f"{_mebibytes(entries)}, states {_mebibytes(states)}, signal {_mebibytes(signal)}, "
-        f"logits {_mebibytes(logits)}; free {_mebibytes(free)}"
+        f"{_mebibytes(entries)}, attention {_mebibytes(scores)}, states {_mebibytes(states)}, "
+        f"signal {_mebibytes(signal)}, logits {_mebibytes(logits)}; free {_mebibytes(free)}"
     )
 
 

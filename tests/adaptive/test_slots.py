@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from looped_jax.adaptive import prefix
 from looped_jax.adaptive import slots as verbs
 from looped_jax.adaptive.engine import Engine, Request, Size
 from looped_jax.adaptive.exits import Exits
@@ -136,6 +137,19 @@ def test_prompts_do_not_see_each_other():
     assert exit_ < R
     key = together.stacks["core"].key[:, :, 2, :, at]
     np.testing.assert_array_equal(key[exit_ - 1], key[R - 1])
+
+
+def test_long_prompts_are_packed_to_no_effect(monkeypatch):
+    keys, (tokens, length) = HOT.keys(range(4)), prompts_together()
+    in_place = prefill(MODEL, LOOKS, R)(PARAMS, tokens, length, keys, SOME)
+    monkeypatch.setattr(prefix, "LONG", 1)
+    packed = prefill.__wrapped__(MODEL, LOOKS, R)(PARAMS, tokens, length, keys, SOME)
+    np.testing.assert_array_equal(packed.loops, in_place.loops)
+    for one, other in zip(packed.stacks["core"], in_place.stacks["core"], strict=True):
+        for row in range(4):
+            np.testing.assert_allclose(
+                one[:, :, row, :, : length[row]], other[:, :, row, :, : length[row]], atol=1e-5
+            )
 
 
 def test_a_prompt_in_the_cache_is_the_prompt_forced_through_slots():
