@@ -36,9 +36,9 @@ def draw(cases: dict[str, Any]) -> Figure:
             of_deepest, case["answers_nats"], "*", color=style.WARM, markersize=12,
             label="a depth for each token" if labelled else None,
         )  # fmt: skip
-    axes.set(yscale="log", ylabel="loss of the answers (nats)")
+    axes.set(yscale="log", ylabel="loss of the answers (nats)", xlim=(0, 1.05))
     axes.set_xlabel("CPU seconds of scoring; 1 is depth 8 for all tokens")
-    axes.legend(loc="lower left")
+    axes.legend(loc="upper right")
     return figure
 
 
