@@ -1,7 +1,7 @@
 """What slots cost and save in decoding: seconds of one thread, against rows in step.
 
     taskset -c 0 python -m tests.benchmarks.adaptive_decoding --out=tests/benchmarks/decoding.json
-    taskset -c 0 python -m tests.benchmarks.adaptive_decoding --hops=runs/hops --out=decoding_hops.json
+    taskset -c 0 python -m tests.benchmarks.adaptive_decoding --hops=runs/hops --out=hops.json
 
 A model with random parameters; how many loops each token takes is given: a table by token id,
 geometric with a mean of 4 of 12, so that the times depend on nothing that was trained. Cases:
