@@ -159,7 +159,7 @@ def verdict(run: Measured) -> str:
     if low > 0:
         after = f"it degrades, at most by {beyond.text(4)} nats at depth {worst}"
     elif high < 0:
-        after = f"it still gains, at least {beyond.text(4)} nats (depth {worst})"
+        after = f"its loss still falls, least at depth {worst} ({beyond.text(4)} nats)"
     else:
         after = f"it stays flat (at most {beyond.text(4)} nats, at depth {worst})"
     return (
