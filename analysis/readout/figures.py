@@ -190,9 +190,9 @@ def _over_loops(
     for i, each in enumerate(groups):
         rows = _rows(each, of)
         loops = first + np.arange(rows.shape[1])
-        band = {"low": rows.min(axis=0), "high": rows.max(axis=0)}
         look = style(i) | {"markersize": 3.8}
-        curves.append(Curve(loops, mean(rows, axis=0), look, each.label, **band))
+        low, high = rows.min(axis=0), rows.max(axis=0)
+        curves.append(Curve(loops, mean(rows, axis=0), look, each.label, low, high))
     return curves
 
 

@@ -50,7 +50,8 @@ from looped_jax.run_folder import RunFolder
 from tests.model.tiny import random_params, tiny
 
 R, MEAN, S, PER_SLOT = 12, 4, 16, 6
-PROMPT, NEW, CAPACITY = 8, 24, 32  # of random tokens; of hops: half a window, and the other half
+PROMPT, NEW, CAPACITY = 8, 24, 32
+HOPS_S, HOPS_C, HOPS_TEXTS, TRIPLE = 32, 8, 128, 3  # a prompt is one solved triple
 NO_END = -1
 CLOCK, PER_TOKEN = "CPU seconds of the process", "seconds_per_token"
 MODEL = tiny(
@@ -61,13 +62,14 @@ SAMPLING = Sampling()
 
 
 class Texts(NamedTuple):
-    """What is decoded: a model, its prompts, and the loop at which every token exits."""
+    """What is decoded: a model, prompts, the loop at which every token exits, texts at a time."""
 
     model: ModelConfig
     params: Any
     requests: list[Request]
     most: int
     capacity: int
+    rows: int
 
 
 def main(_: list[str]) -> None:
@@ -79,7 +81,7 @@ def main(_: list[str]) -> None:
             name = RunFolder(path).read_config()["name"]
             table[name] = hops(path, Rule.parse(rules[name]["rule"]), given.repeats)
             print(json.dumps({name: table[name]}), flush=True)
-        write_json(Path(given.out), {"clock": CLOCK, "slots": S, "cases": table})
+        write_json(Path(given.out), {"clock": CLOCK, "slots": HOPS_S, "cases": table})
         return
     random_parameters(Path(given.out), given.repeats)
 
@@ -88,17 +90,17 @@ def hops(workdir: Path, rule: Rule, repeats: int) -> dict[str, float]:
     """CPU seconds a token in slots with the rule, and in step at full depth; their ratio."""
     with opened(workdir, Display(), Settings()) as run:
         model, T = run.run.model, run.run.data.sequence_length
-        windows = next(iter(validation_batches(run.data, sequence_length=T, batch_size=64)))
-        keys = SAMPLING.keys(range(64))
+        batches = validation_batches(run.data, sequence_length=T, batch_size=HOPS_TEXTS)
+        windows, keys = next(iter(batches)), SAMPLING.keys(range(HOPS_TEXTS))
         requests = [
-            Request(row[: T // 2], T // 2, key)
+            Request(row[:TRIPLE], T - TRIPLE, key)
             for row, key in zip(windows["tokens"].astype(np.int32), keys, strict=True)
         ]
-        texts = Texts(model, run.params, requests, model.recurrences, T)
+        texts = Texts(model, run.params, requests, model.recurrences, T, HOPS_S)
         exits = Exits(np.float32(rule.threshold), np.int32(model.recurrences))
         rows = []
         for i in range(repeats + 1):
-            slots = in_slots(texts, rule.looks, exits, S // 4)
+            slots = in_slots(texts, rule.looks, exits, HOPS_C)
             step = in_step(texts)
             if i:
                 rows.append(slots | {"of_in_step": slots[PER_TOKEN] / step[PER_TOKEN]})
@@ -116,7 +118,7 @@ def random_parameters(out: Path, repeats: int) -> None:
         Request(rng.integers(0, MODEL.vocab_size, PROMPT).astype(np.int32), NEW, key)
         for key in keys
     ]
-    texts = Texts(MODEL, params, requests, R, CAPACITY)
+    texts = Texts(MODEL, params, requests, R, CAPACITY, S)
     sizes = boundary_size.candidates(S)
     cases: dict[str, Callable[[], dict[str, float]]] = {
         "in step": lambda: in_step(texts),
@@ -175,7 +177,7 @@ def in_slots(texts: Texts, looks: Looks, exits: Exits, boundary: int) -> dict[st
     prompt = len(texts.requests[0].prompt)
     engine = Engine(
         texts.model, texts.params, looks, exits,
-        Size(S, boundary, texts.most, texts.capacity, prompt),
+        Size(texts.rows, boundary, texts.most, texts.capacity, prompt),
         chooser(texts.model.vocab_size), SAMPLING.knobs(), NO_END,
     )  # fmt: skip
     began = time.process_time()
@@ -184,7 +186,7 @@ def in_slots(texts: Texts, looks: Looks, exits: Exits, boundary: int) -> dict[st
     return {
         PER_TOKEN: seconds / len(loops),
         "mean_loops": float(np.mean(loops)),
-        "occupancy": engine.busy / (engine.ticks * S),
+        "occupancy": engine.busy / (engine.ticks * texts.rows),
     }
 
 
@@ -195,11 +197,11 @@ def in_step(texts: Texts) -> dict[str, float]:
     knobs, r = SAMPLING.knobs(), jnp.int32(texts.most)
     prompt, new = len(requests[0].prompt), requests[0].max_tokens
     began = time.process_time()
-    for first in range(0, len(requests), S):
-        rows = requests[first : first + S]
+    for first in range(0, len(requests), texts.rows):
+        rows = requests[first : first + texts.rows]
         keys = jnp.stack([request.key for request in rows])
         tokens = np.stack([request.prompt for request in rows])
-        logits, cache = fill(params, tokens, np.full(S, prompt, np.int32), keys, r)
+        logits, cache = fill(params, tokens, np.full(texts.rows, prompt, np.int32), keys, r)
         token = choose(logits, cache.length, keys, knobs)
         for _ in range(new - 1):
             logits, cache = step(params, cache, token, keys, r)
