@@ -26,6 +26,8 @@ from looped_jax.model.config import ModelConfig
 # Prompts that are run together, and ticks between two looks at what was drawn.
 PROMPTS_TOGETHER = 4
 TICKS = 64
+# The part of the slots that are free before waiting requests get them: one of so many.
+FREE_TOGETHER = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,8 +130,10 @@ class Engine:
                     request, prefix, row = ready.popleft()
                     slots = self._admit(slots, prefix, row, slot, request, requests[request])
                     held[slot] = request
-            # With requests waiting, come back when a slot is free.
-            idle = 1 if waiting or ready else self._size.slots + 1
+            # With requests waiting, come back when some slots are free: each way to the host and
+            # back costs as much as many ticks of a small model.
+            left = len(waiting) + len(ready)
+            idle = min(left, max(1, self._size.slots // FREE_TOGETHER)) or self._size.slots + 1
             slots, emitted = self._generate(self.boundary)(
                 self._params, slots, np.int32(TICKS), np.int32(idle), held >= 0, self._exits,
                 self._knobs,
